@@ -1,6 +1,6 @@
-//! Any messages from an agent, through all of the host's processing: messages, clock, merge, joiner, route, counters,
-//! summary, text. Checks that nothing panics, memory is bounded, time does not go back, and the output contains no
-//! control characters.
+//! Passes arbitrary messages from an agent through all of the host's processing: messages, clock, merge, joiner, route,
+//! counters, summary, text. Checks that nothing panics, memory is bounded, time does not go back, and the output
+//! contains no control characters.
 //!
 //! Input: steps of one byte each. 0: the host requests the time. 1: it requests a window. 2: it sees 16 packets at both
 //! of its points. 3: it starts its next round. 4: the wait for windows expires. Above 4: a frame follows, whose length

@@ -1,5 +1,5 @@
-//! Any messages as a capture's file: the file is refused; or it is read, and has the same contents when written and
-//! read again. Explaining its packets does not panic.
+//! Reads arbitrary messages as a capture file. Either the file is refused, or the capture survives a round trip
+//! unchanged and explaining its packets does not panic.
 //!
 //! Input: a byte with the length of the first frame, its bytes, and the bytes of the second frame. The target adds the
 //! framing, because random frames would be invalid.

@@ -1,4 +1,4 @@
-//! Any bytes as two imported files: the result is an error, or a run that can be opened.
+//! Imports arbitrary bytes as two files. The result is an error, or a run that can be opened.
 
 use latpath_import::{import, Options, Source};
 use latpath_run::{Run, Select};

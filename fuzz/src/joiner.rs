@@ -1,5 +1,5 @@
-//! Any sequence of sightings through the joiner: nothing panics, each journey is returned once and in order, and memory
-//! is bounded.
+//! Passes arbitrary sequences of sightings through the joiner. Checks that nothing panics, each journey is returned
+//! once and in order, and memory is bounded.
 //!
 //! Input: one byte of options, then sightings of 8 bytes: stream and point (1), key (2), time (3, since the previous
 //! sighting, signed, in units of 64 ns), note (1), and an action (1). Some actions follow the sighting; others change

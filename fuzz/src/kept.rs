@@ -1,6 +1,7 @@
-//! Any text as a file written by `latpath profile -o` or `latpath study -o`, which read such files again for
-//! comparisons: the result is an error, or pages, JSON and flame graphs. Checks that nothing panics, that a profile's
-//! total is the sum of its lines, and that the output contains no control characters.
+//! Reads arbitrary text as a file written by `latpath profile -o` or `latpath study -o`, which read such files again
+//! for comparisons. The result is an error, or pages, JSON and flame graphs. Checks that nothing panics, that a
+//! profile's total is the sum of its stacks, idle time and unattributed time, and that the output contains no control
+//! characters.
 //!
 //! Input: a text that begins with `{` is a study's configuration; any other text is a profile.
 

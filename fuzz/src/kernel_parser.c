@@ -18,7 +18,7 @@
 #define bpf_htons __builtin_bswap16
 /* User space sets these values, which are constant in the kernel. */
 #define const
-/* The only inline assembly in the programs reads a word from the window. */
+/* The only inline assembly in the included headers reads a word from the window. */
 #define asm
 #define volatile(...) memcpy(&word, &f->buf[off], sizeof(word))
 /* Kernel types, and the code that reads them, are not needed. */

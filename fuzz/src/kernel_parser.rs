@@ -1,6 +1,6 @@
-//! Any bytes as a frame, for the kernel programs' C code and for the parsers in user space: both accept the same frames
-//! and find the same streams and keys, whether a frame is linear or in a page fragment. The C code does not read beyond
-//! the frame and the bytes that may follow it.
+//! Parses arbitrary bytes as a frame with the kernel programs' C code and with the parsers in user space. Both accept
+//! the same frames and find the same streams and keys, whether a frame is linear or in a page fragment. The C code does
+//! not read beyond the frame and the bytes that may follow it.
 
 use latpath_bpf::{bytes_of, Table};
 use latpath_protocols::goose::Frame as Goose;

@@ -1,4 +1,4 @@
-//! Any bytes as a pcap or pcapng file: reading ends, possibly with an error.
+//! Reads arbitrary bytes as a pcap or pcapng file. Reading ends, possibly with an error.
 
 use latpath_traffic::{CaptureFile, Discovery};
 use std::path::Path;

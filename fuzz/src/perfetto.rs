@@ -1,4 +1,4 @@
-//! Any messages as a capture's file, exported as a trace: writing does not panic, and the complete trace is valid in
+//! Exports a capture file of arbitrary messages as a trace. Writing does not panic, and the complete trace is valid in
 //! Perfetto's format.
 //!
 //! Input: as for `capture`.

@@ -1,5 +1,5 @@
-//! Any frames to a reflector and to an emitter: nothing panics or fails, an answer is never longer than its request and
-//! fits into a frame, and each probe is either answered or lost.
+//! Sends arbitrary frames to a reflector and to an emitter. Nothing panics or fails, an answer is never longer than its
+//! request and fits into a frame, and each probe is either answered or lost.
 //!
 //! Input: a byte of options, then frames, each with its length in two bytes. If the lowest bit of the options is set,
 //! the frames go to an emitter that requests a session; otherwise to a reflector.

@@ -1,6 +1,6 @@
-//! Any samples from an agent, through all of the host's processing: samples on the host's timeline, a profile of host
-//! and guest, the page, JSON, and the files for other tools. Checks that nothing panics, that the host's exact times
-//! are unchanged, and that the output contains no control characters.
+//! Passes arbitrary samples from an agent through all of the host's processing: samples on the host's timeline, a
+//! profile of host and guest, the page, JSON, and the files for other tools. Checks that nothing panics, that the
+//! host's exact times are unchanged, and that the output contains no control characters.
 //!
 //! Input: steps of one byte each. 0 to 4: the host requests the time. Above 4: a frame follows, whose length is encoded
 //! as in the target `agent`. Each step takes 1 ms.

@@ -1,4 +1,5 @@
-//! Any sequence of frames through a subscriber and the discovery: nothing panics, and each frame is counted once.
+//! Passes arbitrary sequences of frames through a subscriber and the discovery. Nothing panics, and each frame is
+//! counted once.
 //!
 //! Input: frames, each preceded by 2 bytes of time (µs since the previous frame, signed) and 2 bytes of length.
 

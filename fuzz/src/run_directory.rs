@@ -1,5 +1,5 @@
-//! Any files as those of a run: the result is an error, or a report, its JSON, CSV, the causes and a trace, without a
-//! panic and without characters that control a terminal.
+//! Reads arbitrary files as those of a run. The result is an error, or a report, its JSON, CSV, the causes and a trace,
+//! without a panic and without characters that control a terminal.
 //!
 //! Input: files, each with a byte for its kind, two bytes of length, and its bytes. The kinds are 0: `manifest.json`,
 //! 1: `clocks.jsonl`, 2: `vms.json`, 3: a capture (in the input format of `capture`), 4: a part of journeys whose

@@ -1,5 +1,5 @@
-//! Any messages as a snapshot from another machine's flight recorder: the snapshot is refused; or it is read, and is
-//! the same when written and read again. Its names contain no characters that control a terminal.
+//! Decodes arbitrary messages as a snapshot from another machine's flight recorder. Decoding either fails, or the
+//! snapshot survives a round trip unchanged. Names contain no terminal control characters.
 //!
 //! Input: the contents of the frame; the target adds the framing.
 

@@ -1,4 +1,4 @@
-//! Any bytes as a frame: the parser does not panic, and everything that it returns is within the frame.
+//! Parses arbitrary bytes as a frame. The parser does not panic, and everything that it returns is within the frame.
 
 use latpath_protocols::sv::Frame;
 

@@ -1,4 +1,5 @@
-//! Any bytes as the text of a trace: the result is an error, or figures that add up, with their page and JSON.
+//! Reads arbitrary bytes as the text of a trace. The result is an error, or figures that add up, with their page and
+//! JSON.
 
 use crate::agent::clean;
 use latpath_ladder::trace_text::import;

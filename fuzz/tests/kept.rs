@@ -1,5 +1,5 @@
-//! Runs each target on all of its stored inputs, and on thousands of variations of these, the same on each run. An
-//! input that makes a target fail is written to target/tmp, and its path is reported.
+//! Runs each target on all of its stored inputs, and on hundreds to thousands of variations of these, the same on each
+//! run. An input that makes a target fail is written to target/tmp, and its path is reported.
 
 use latpath_fuzz::TARGETS;
 use latpath_testkit::Noise;

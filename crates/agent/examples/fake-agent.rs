@@ -1,12 +1,12 @@
 //! An agent that invents sightings, 4,000 packets per second at three points, and needs neither permissions nor
-//! packets. Tests use it to check a host against a dying or hostile agent. It uses standard input and output, or
-//! `fake-agent device PATH`.
+//! packets. Tests use it to check a host against a dying or hostile agent. It serves standard input and output; with
+//! `fake-agent device PATH`, a device.
 //!
 //! `fake-agent die-after N` aborts after it has reported N packets; `fake-agent refuse WHY` cannot attach its probe.
 //! `fake-agent hostile` sends as much as the protocol permits, with the worst contents: endless sightings of any key
 //! and time, names of points and notes with terminal control codes, overflowing counts, windows that unpack to the
-//! host's limit. `fake-agent raw` does so with a profile and a command's output: it writes messages without the limits
-//! of an honest agent.
+//! host's limit. `fake-agent raw` does the same with a profile and a command's output: it writes messages without the
+//! limits of an honest agent.
 
 use latpath_agent::{listen, Attached, Facts, Listen, ServeOptions, StartRequest};
 use latpath_flight::{CpuRecord, Event, EventKind, Figures, Record, Snapshot, Thread, Window};

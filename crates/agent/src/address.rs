@@ -28,7 +28,7 @@ pub enum Address {
     Exec(String),
 }
 
-/// Error of parsing an address.
+/// Why a string is not an agent's address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{text:?}: {why}; write ssh:[USER@]HOST[:PORT], unix:PATH, vsock:CID:PORT or exec:COMMAND")]
 pub struct BadAddress {

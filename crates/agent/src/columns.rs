@@ -107,7 +107,7 @@ impl Decoder {
     /// Appends a batch's sightings, with times in the guest's clock.
     ///
     /// # Errors
-    /// The batch is invalid; describes the problem.
+    /// The batch is invalid; the error describes the problem.
     pub fn unpack(&mut self, batch: &Batch, tables: Tables, out: &mut Vec<Sighting>) -> Result<(), String> {
         let n = batch.context.len();
         if n > MAX_BATCH || batch.later.len() != n || batch.key.len() != n || batch.contexts.len() > n {

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// Maximum number of words of a command, and their maximum total length.
+/// Maximum number of words of a command, and their maximum total length in bytes.
 const MAX_WORDS: usize = 4096;
 const MAX_WORDS_BYTES: usize = 128 << 10;
 /// Maximum size of an output chunk, bytes.
@@ -139,7 +139,7 @@ fn pass_on(
 pub(crate) struct Commanded {
     printed: VecDeque<(bool, Vec<u8>)>,
     kept: usize,
-    /// Bytes of output that were not fetched in time.
+    /// Number of output bytes discarded because they were not fetched in time.
     left_out: u64,
     end: Option<Result<i32, String>>,
 }
@@ -149,7 +149,7 @@ pub(crate) struct Commanded {
 pub struct CommandNews {
     /// Output chunks in order, each with a flag for standard error.
     pub printed: Vec<(bool, Vec<u8>)>,
-    /// Bytes of output lost because they were not fetched in time.
+    /// Number of output bytes lost because they were not fetched in time.
     pub left_out: u64,
     /// Exit code (128 + signal number after a fatal signal), or the reason why the command did not run.
     pub end: Option<Result<i32, String>>,
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// The kernel ends the command of a killed agent.
+    /// The kernel kills the command when the agent is killed.
     #[test]
     fn the_command_dies_with_the_agent() {
         let running = Running::start(&run(&["sh", "-c", "exec sleep 1000"])).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// CPU time of an agent's process since the start of the session, as reported by the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// CPU time of all its threads.
+    /// CPU time of all threads of the process, ns.
     pub process_ns: u64,
     /// Duration of the session, ns.
     pub lasted_ns: u64,
@@ -43,7 +43,7 @@ impl Meter {
         Self { began: Instant::now(), used: used() }
     }
 
-    /// Cost since the start.
+    /// Returns the cost since the meter was created.
     pub fn read(&self) -> Cost {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Cost { process_ns: ns(used().saturating_sub(self.used)), lasted_ns: ns(self.began.elapsed()) }

@@ -27,7 +27,7 @@ pub(crate) const CID_ANY: u32 = u32::MAX;
 
 /// Interval between attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
-/// Maximum number of lines of a command's standard error in an error, and their maximum length.
+/// Maximum number of lines of a command's standard error that an error message quotes, and their maximum length.
 const TAIL_LINES: usize = 5;
 const TAIL_LINE: u64 = 300;
 
@@ -41,7 +41,7 @@ pub(crate) struct Line {
 /// or a sudo rule can permit agents without permitting commands.
 ///
 /// # Errors
-/// With the reason and the next step.
+/// The agent cannot be started or reached; the error names the reason and the next step.
 pub(crate) fn dial(address: &Address, timeout: Duration, runs_commands: bool) -> Result<Line, String> {
     match address {
         Address::Unix(path) => {

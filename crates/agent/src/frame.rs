@@ -24,7 +24,7 @@ pub enum Item {
     Preamble(u64),
 }
 
-/// Errors of framing.
+/// Errors in a peer's frames.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     #[error("a frame of {0} bytes (limit: {MAX_FRAME})")]

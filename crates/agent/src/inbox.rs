@@ -1,4 +1,5 @@
-//! Handles an agent's messages at the host: checks each, and maps times to the host's timeline. No waiting, no I/O.
+//! Handles an agent's messages on the host: checks each one, and maps times to the host's timeline. Neither waits nor
+//! does I/O.
 
 use crate::columns::{Decoder, Tables};
 use crate::command::Commanded;
@@ -52,7 +53,7 @@ pub struct Inbox {
     pub reports_settings: bool,
     /// The machine's settings, once it has reported them.
     pub settings: Option<MachineReading>,
-    /// The virtual machines that it runs, if they were requested.
+    /// The virtual machines that the machine runs, if they were requested.
     pub vms: Option<ReportedVms>,
     pub counters: Counters,
     /// Cost of the agent on its machine; `None` before the first report.
@@ -66,9 +67,9 @@ pub struct Inbox {
     pub recorder: Option<Result<Figures, String>>,
     pub windows: Windows,
     pub profile: Option<Profiled>,
-    /// Sample times received since the last call.
+    /// Sample times that the caller has not fetched yet.
     pub moments: Vec<Moment>,
-    /// The watch of the host's clocks, if the agent was asked for its grandmaster's time.
+    /// Monitor of the host's clocks, if the agent was asked for the time of its grandmaster.
     pub clocks: Option<Arc<Monitor>>,
     /// The machine on which this guest runs, if it is not this host.
     pub hypervisor: Option<Hypervisor>,
@@ -84,7 +85,7 @@ pub struct Inbox {
     pub fresh: Vec<Sighting>,
     /// Watermark on the host's timeline: no later sighting is older.
     pub watermark: Ns,
-    /// Arrival of the last time exchange's reply, host's clock.
+    /// Arrival time of the latest reply to a time request, in the host's clock.
     pub last_exchange: Ns,
     /// Whether the agent's probe is attached.
     pub started: bool,
@@ -158,7 +159,7 @@ impl Inbox {
     /// Handles a message received at `now` (host's clock).
     ///
     /// # Errors
-    /// With a description of an invalid message.
+    /// The message is invalid; the error describes the problem.
     pub fn take(&mut self, message: Message, now: Ns) -> Result<(), String> {
         if self.ended {
             return Err("the agent sent a message after its goodbye".into());

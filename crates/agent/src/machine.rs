@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time without a reply after which a time exchange is reported as overdue, ns.
+/// Time since the last completed time exchange after which the missing reply is reported, ns.
 const OVERDUE: Ns = 1_000_000_000;
 
 /// Timeouts of a machine.
@@ -56,7 +56,7 @@ impl Default for Timeouts {
     }
 }
 
-/// An error of a remote machine.
+/// An error on a remote machine, or in the connection to it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{machine} ({address}): {why}")]
 pub struct MachineError {
@@ -260,7 +260,7 @@ impl Machine {
     /// Returns the samples up to the end of the session.
     ///
     /// # Errors
-    /// With the agent's error.
+    /// The profile was not started, or the agent reported an error.
     pub fn take_profile(&mut self) -> Result<Samples, String> {
         let mut state = self.shared.lock();
         let profile = state.inbox.profile.as_mut().ok_or("its profile was not started")?;
@@ -364,7 +364,7 @@ impl Machine {
     /// unchecked bytes.
     ///
     /// # Errors
-    /// With the agent's error, or if the observation does not arrive in time.
+    /// The agent reported an error, or the observation does not arrive in time.
     pub fn end_observation(&mut self) -> Result<Vec<u8>, MachineError> {
         self.shared.lock().commands.push_back(Message::EndObservation(Empty {}));
         self.wake();

@@ -174,20 +174,20 @@ pub struct Facts {
     /// Capabilities of the probe, as human-readable text.
     #[prost(string, tag = "7")]
     pub capabilities: String,
-    /// Whether it has a flight recorder and supports its messages.
+    /// Whether the agent has a flight recorder and supports its messages.
     #[prost(bool, tag = "8")]
     pub records: bool,
     /// `/proc/sys/kernel/random/boot_id`, equal for machines that share a kernel; empty from old agents.
     #[prost(string, tag = "9")]
     pub boot_id: String,
-    /// Whether it can sample its CPUs and supports the messages.
+    /// Whether the agent can sample its CPUs and supports the messages.
     #[prost(bool, tag = "10")]
     pub profiles: bool,
-    /// Whether it runs commands for its host.
+    /// Whether the agent runs commands for its host.
     #[prost(bool, tag = "11")]
     pub runs_commands: bool,
     // Tag 12 is reserved: earlier versions sent the machine's settings in each hello.
-    /// Whether it can attach instruments and supports their messages.
+    /// Whether the agent can attach instruments and supports their messages.
     #[prost(bool, tag = "13")]
     pub observes: bool,
 }
@@ -647,7 +647,7 @@ impl WirePoint {
     /// Decodes the point, as one of the machine with this name.
     ///
     /// # Errors
-    /// The point is invalid; names the problem.
+    /// The point is invalid; the error names the problem.
     pub fn read(self, machine: &str) -> Result<PointInfo, String> {
         let kind = u8::try_from(self.kind).ok().and_then(PointKind::from_number);
         let kind = kind.ok_or_else(|| format!("a point of the unknown kind {}", self.kind))?;

@@ -161,7 +161,7 @@ fn check(mut bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Splits a slice into parts that are small enough to send: first names and call chains, all with the slice's start
+/// Splits a slice into parts to send: first the definitions (names, threads, call chains), all with the slice's start
 /// time, then the samples.
 fn split(mut slice: Slice) -> VecDeque<Slice> {
     let mut pieces = VecDeque::new();
@@ -322,7 +322,7 @@ impl Profiled {
     /// Adds a part.
     ///
     /// # Errors
-    /// The part is invalid; names the problem.
+    /// The part is invalid; the error names the problem.
     pub fn take(&mut self, piece: Chunk) -> Result<(), String> {
         let content = match self.inbound.take(piece, MAX_PACKED, "a slice of its profile")? {
             None => return Ok(()),

@@ -53,11 +53,11 @@ pub struct ServeOptions {
     pub silence: Duration,
     /// Maximum wait for a preamble; with `None`, 10 s after a connection to a socket, otherwise unlimited.
     pub opening: Option<Duration>,
-    /// Interval of draining the source.
+    /// Interval at which the source is drained.
     pub every: Duration,
     /// Finds the instruments that the agent attaches for the host; the hello announces whether there are any.
     pub observers: Option<FindObserver>,
-    /// Permission of commands, announced in the hello.
+    /// Whether the host may run commands; announced in the hello.
     pub commands: Commands,
     /// Capacity of the source's rings, in sightings; the process then runs at background priority while the source
     /// runs. `None` in tests.

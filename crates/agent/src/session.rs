@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of undrained sightings (3 MiB: one second at 100,000/s); further ones are dropped and counted.
 const MAX_SIGHTINGS: usize = (1 << 17) - 2 * MAX_BATCH;
-/// Interval of repeating the preamble until the agent replies.
+/// Interval at which the preamble is repeated until the agent replies.
 const KNOCK: Duration = Duration::from_millis(250);
 /// Number of time exchanges of the first burst, their interval, and the burst's maximum duration.
 const BURST: u64 = 64;
@@ -70,7 +70,7 @@ pub(crate) struct State {
     pub over: bool,
     /// Error that ended the session; `None` if the agent ended it regularly.
     pub fault: Option<String>,
-    /// Sightings dropped here because they were not drained in time.
+    /// Number of sightings dropped here because they were not drained in time.
     pub overflow: u64,
     /// Number of requested windows that have not been fetched yet.
     pub unfetched: usize,
@@ -84,7 +84,7 @@ impl State {
     /// Handles all complete messages, received at `now`.
     ///
     /// # Errors
-    /// A message is invalid; describes the problem.
+    /// A message is invalid; the error describes the problem.
     pub fn take_items(&mut self, reader: &mut FrameReader, session: u64, now: Ns) -> Result<(), String> {
         loop {
             match reader.next().map_err(|e| format!("the agent sent {e}"))? {

@@ -74,7 +74,7 @@ impl SourceNotes {
     /// Decodes the notes (prefixed with the machine's name), the senders and the bounds.
     ///
     /// # Errors
-    /// The message is invalid; describes the problem.
+    /// The message is invalid; the error describes the problem.
     pub fn read(self, machine: &str) -> Result<ReadNotes, String> {
         let (notes, senders, bounds) = (self.notes.len(), self.senders.len(), self.bounds.len());
         if notes > MAX_SOURCE_NOTES || senders > MAX_SENDERS || bounds > MAX_POINTS {

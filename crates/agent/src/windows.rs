@@ -53,7 +53,7 @@ pub struct Windows {
     open: Vec<Open>,
     /// ID of the window that has been received in part; until it is complete, parts of other windows are refused.
     coming: Option<u64>,
-    /// Windows received since the last call.
+    /// Windows, or the reasons why they are missing, that have not been fetched yet.
     pub done: Vec<(u64, Answer)>,
 }
 
@@ -100,7 +100,7 @@ impl Windows {
     /// Adds a part.
     ///
     /// # Errors
-    /// The part is invalid; names the problem.
+    /// The part is invalid; the error names the problem.
     pub fn take(&mut self, reply: WindowReply, timeline: &mut Timeline, now: Ns) -> Result<(), String> {
         let place = self.open.iter().position(|open| open.id == reply.id);
         let place = place.ok_or("the agent sent a window that was not requested")?;

@@ -233,7 +233,7 @@ fn a_recorders_missing_features_and_cost_are_reported() {
     let now = monotonic();
     machine.request_window(now - MS, now);
     only(&mut machine).unwrap();
-    // Repeats the request, because on a busy machine the figures may arrive late.
+    // Repeats the request until the figures count a window, however busy the machine is.
     until("the figures", || {
         machine.request_window(now - MS, now);
         drop(machine.take_windows());

@@ -13,7 +13,7 @@ const HISTOGRAMS: usize = 8192;
 /// Options of a summary of a run.
 #[derive(Clone, Debug, Default)]
 pub struct SummaryOptions {
-    /// The journeys that count.
+    /// The journeys from which the figures are computed.
     pub select: Select,
     /// Threshold of late packets, ns; `None` for the recording's own.
     pub threshold_ns: Option<Ns>,

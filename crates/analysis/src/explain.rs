@@ -100,11 +100,11 @@ pub struct Explanation {
     pub baseline_packets: u64,
     /// Number of captures from which the baseline was learnt.
     pub baseline_captures: u64,
-    /// Rows by excess, the largest first; `unexplained` last.
+    /// Rows of the ranking, the largest excess first; `unexplained` last.
     pub ranking: Vec<RankedCause>,
     /// Causes too small for a row of the ranking.
     pub others: Others,
-    /// The worst packets, the latest first.
+    /// The worst packets, the one with the longest time first.
     pub worst: Vec<ExplainedPacket>,
     /// The worst spikes, each represented by its worst packet: one stall makes many packets late, for the same reason.
     pub spikes: Vec<ExplainedSpike>,

@@ -22,7 +22,7 @@ pub(crate) fn intervals(analysis: &Analysis) -> Result<Vec<IntervalFigures>, Str
         return Err("--every: the run was imported from durations alone, which do not say when they were".into());
     }
     let start = manifest.start.monotonic_ns;
-    // Times before the run's start (because of a wrong clock, or of samples) belong to the first interval.
+    // Times before the run's start (because of a wrong clock, or computed from a sample) belong to the first interval.
     let number = |t: Ns| t.saturating_sub(start).max(0) / every;
     let many = number(last).saturating_sub(number(first)).saturating_add(1);
     if many > MOST {

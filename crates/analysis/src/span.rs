@@ -60,7 +60,7 @@ pub fn span(from: Option<&When>, to: Option<&When>, run: &Manifest, marks: &[Mar
         return Ok((begin, end));
     }
     let run_end = run.end.as_ref().map_or(Ns::MAX, |end| end.monotonic_ns.saturating_add(1));
-    // If the clock was set forward, no moment of the run may match.
+    // If the clock was set forward, it is possible that no moment of the run matches.
     let (first, last) = run.time_of_day().span(of_day.0, of_day.1, run_end).unwrap_or((Ns::MAX, Ns::MAX));
     Ok((begin.max(first), end.min(last)))
 }

@@ -71,7 +71,7 @@ fn manifest() -> Manifest {
     }
 }
 
-/// Records in three parts the journeys that are seen at any point.
+/// Records the journeys that at least one point sees, in three parts.
 fn record(path: &Path, seen: Seen, change: Change) {
     let home = path.parent().unwrap();
     let last = PARTS - 1;

@@ -35,7 +35,7 @@ struct trial {
 	__u8 frame[TRIAL_BYTES];
 };
 
-/* The frame under test: in kernel memory, like a packet's. */
+/* The frame under test, in kernel memory like the frames of real packets. */
 SHARED_ARRAY(trials, 1, struct trial);
 
 struct layout layouts[LAYOUTS];

@@ -68,8 +68,8 @@ struct fields {
 	__u32 end; /* of the PDU */
 };
 
-/* Offset of smpSynch, which follows smpCnt, confRev and an optional refrTm; 0 if the PDU ends before it or the fields
- * differ. */
+/* Offset of smpSynch, which follows smpCnt, confRev and an optional refrTm; 0 if confRev does not follow smpCnt, or if
+ * smpSynch would exceed `end`. */
 static __always_inline __u32 find_synch(__u64 base, struct frame *f, __u32 smp_cnt_at, __u32 end)
 {
 	__u32 at = smp_cnt_at + 8;

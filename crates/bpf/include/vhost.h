@@ -5,14 +5,14 @@
 
 #include "kernel.h"
 
-/* For a work item queued by a kick (drivers/vhost). */
+/* Finds the virtqueue of a work item queued by a kick (drivers/vhost). */
 static __always_inline struct vhost_virtqueue *queue_of_kick(struct vhost_work *work)
 {
 	return (void *)work - bpf_core_field_offset(struct vhost_virtqueue, poll.work);
 }
 
-/* For a work item queued by the socket (drivers/vhost/net.c), for queue 0 (to the guest) or queue 1 (from the guest).
- */
+/* Finds the virtqueue of a work item queued by the socket (drivers/vhost/net.c): queue 0 (to the guest) or queue 1
+ * (from the guest). */
 #define QUEUE_OF_SOCKET(work, n)                                                                          \
 	((struct vhost_virtqueue *)((void *)(work)-bpf_core_field_offset(struct vhost_net, poll[n].work) + \
 				    bpf_core_field_offset(struct vhost_net, vqs[n].vq)))

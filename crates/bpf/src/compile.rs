@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{env, fs, process::Command};
 
-/// Names of clang in Debian, in order of preference. Some kernels refuse the objects of versions before 16.
+/// Names of the clang executable in Debian, in order of preference. Some kernels refuse objects built by versions
+/// before 16.
 const CLANGS: [&str; 6] = ["clang-19", "clang-20", "clang-18", "clang-17", "clang-16", "clang"];
 
 fn works(clang: &str) -> bool {

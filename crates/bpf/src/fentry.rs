@@ -10,7 +10,7 @@ const ANY: [&str; 3] = ["xdp_do_redirect", "skb_consume_udp", "__netif_receive_s
 /// without trampolines refuses the program.
 ///
 /// # Errors
-/// With the reason if the kernel refuses it.
+/// The kernel has none of the functions, or refuses the program; the error gives the reason.
 pub fn works(function: &dyn Fn(&str) -> Option<u32>) -> Result<(), String> {
     let Some(id) = ANY.iter().find_map(|name| function(name)) else {
         return Err("its type information names no functions".into());

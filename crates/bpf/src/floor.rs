@@ -1,4 +1,5 @@
-//! Minimal programs at a tracepoint, as the lower limit in benchmarks: an empty one, and one that reads the clock once.
+//! Minimal programs at a tracepoint, whose cost is the lower bound in benchmarks: an empty one, and one that reads the
+//! clock once.
 
 use libbpf_sys::*;
 use std::ffi::CString;

@@ -221,7 +221,7 @@ pub struct Programs {
     table: &'static [Hook],
     /// Descriptor that keeps the kernel's program statistics enabled.
     measuring: Option<OwnedFd>,
-    /// Missed runs to add to those that the kernel counts; for tests, because the kernel rarely misses runs.
+    /// Number of missed runs to add to those that the kernel counts; for tests, because the kernel rarely misses runs.
     #[doc(hidden)]
     pub more_missed: u64,
 }

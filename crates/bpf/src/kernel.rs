@@ -26,7 +26,7 @@ pub use latpath_linux::proc::kernel_release as release;
 /// Checks whether this user and kernel can trace.
 ///
 /// # Errors
-/// With the reason if they cannot.
+/// They cannot; the error gives the reason.
 pub fn able() -> Result<(), Unable> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err(Unable::NoBtf(release()));

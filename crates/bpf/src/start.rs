@@ -1,4 +1,4 @@
-//! Errors of starting programs, and the window in which attached programs count.
+//! Errors when starting programs, and the window in which attached programs count.
 
 use crate::{release, with_last_words, Missing, Programs, Unable};
 use latpath_linux::monotonic;
@@ -24,7 +24,7 @@ pub enum StartError {
     Refused {
         /// `uname -r`.
         release: String,
-        /// What the programs are for, e.g. `watch VM exits`.
+        /// Purpose of the programs, e.g. `watch VM exits`.
         purpose: &'static str,
         /// The failed step.
         step: &'static str,
@@ -36,7 +36,7 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-/// What programs are for, as worded in their errors.
+/// Purpose of a set of programs, as it appears in error messages, e.g. `watch VM exits`.
 #[derive(Clone, Copy)]
 pub struct Purpose(pub &'static str);
 
@@ -94,7 +94,8 @@ impl Programs {
     }
 }
 
-/// Lead time between setting a window's bound and its effect, ns; by then, all programs must have read the bound.
+/// Lead time between setting a window's bound and its effect, ns, so that all programs and user space have read the
+/// bound by then.
 const SOON: Ns = 2_000_000;
 
 fn wait_for(t: Ns) {

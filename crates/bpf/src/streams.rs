@@ -161,7 +161,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Adds the streams with one name to the tables of names.
+    /// Adds the streams that share this name to the name tables.
     fn add_name(&mut self, protocol: ProtocolId, name: &[u8], chain: &[usize]) -> Result<(), BadStreams> {
         if chain.len() > MAX_CHAIN {
             return Err(BadStreams::Chain(format!("{}:{}", protocol.info().prefix, lossy(name))));

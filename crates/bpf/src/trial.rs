@@ -1,4 +1,4 @@
-//! For tests: runs the shared headers (bpf/streams.bpf.c) on frames supplied by the caller, by BPF_PROG_RUN.
+//! For tests: runs the shared headers (bpf/streams.bpf.c) on frames supplied by the caller, with BPF_PROG_RUN.
 
 use crate::skel::{types, StreamsSkelBuilder};
 use crate::streams::Table;

@@ -1,6 +1,6 @@
 //! Checks that the programs' C code agrees with user space's parsers and tables on every frame.
 //!
-//! The programs run in the kernel by BPF_PROG_RUN: no packet and no device is affected.
+//! The programs are run in the kernel with BPF_PROG_RUN: no packet and no device is affected.
 
 use latpath_bpf::trial::{Found, Trial};
 use latpath_bpf::Table;
@@ -264,7 +264,7 @@ fn element(tag: u8, value: &[u8]) -> Vec<u8> {
     [&[tag, value.len() as u8][..], value].concat()
 }
 
-/// A frame with a goosePdu that ends at sqNum, with some of the optional fields.
+/// A frame with a goosePdu: the fields up to sqNum, with the given goID if any, and one of the fields after sqNum.
 fn goose_frame(goid: Option<&str>, st_num: &[u8], sq_num: &[u8]) -> Vec<u8> {
     let mut inside = element(0x80, b"IED1LD0/LLN0$GO$gcb01");
     inside.extend(element(0x81, &[0x07, 0xd0]));
@@ -310,7 +310,7 @@ fn over(header: &[u8], message: &[u8]) -> Vec<u8> {
     [&[1, 0x1b, 0x19, 0, 0, 0, 2, 0, 0, 0, 0, 1], header, message].concat()
 }
 
-/// An IPv4 and UDP header with this destination port.
+/// Ethertype, IPv4 header, and UDP header with this destination port.
 fn udp4(port: u16) -> Vec<u8> {
     let mut header = vec![0x08, 0, 0x45, 0, 0, 72, 0, 0, 0, 0, 1, 17, 0, 0, 10, 0, 0, 1, 224, 0, 1, 129, 1, 63];
     header.extend(port.to_be_bytes());

@@ -67,7 +67,7 @@ impl Engine {
     }
 }
 
-/// Converts the error of an engine that does not work at all.
+/// Converts the error of an engine that does not work at all to a [`Lack`].
 fn nothing(machine: &Machine, options: &[&str]) -> impl Fn(&dyn Display) -> Lack {
     let remedy = machine.remedy(options);
     move |error| Lack { what: error.to_string(), lost: String::new(), remedy: remedy.clone() }

@@ -13,7 +13,7 @@ pub enum CaptureKind {
     Baseline = 1,
 }
 
-/// An interval of time: the records of all machines, and the packets that were under way.
+/// An interval of time: the records of all machines, and the packets that were in flight.
 #[derive(Clone, Debug)]
 pub struct Capture {
     /// Number of the capture in the run, from 1.
@@ -44,7 +44,7 @@ impl Capture {
 pub struct RankedCapture {
     /// The capture.
     pub capture: Capture,
-    /// Time of its latest packet, ns: the longest over any of the packet's segments.
+    /// Time of its slowest late packet, ns: the longest over any of the packet's segments.
     pub worst: Ns,
     /// Number of late packets per stream, including omitted ones, but not those already counted in an earlier capture.
     pub late: Vec<u64>,

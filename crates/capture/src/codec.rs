@@ -53,7 +53,7 @@ pub struct Head {
     /// End of the interval, host's `CLOCK_MONOTONIC`, ns.
     #[prost(sint64, tag = "4")]
     pub to: Ns,
-    /// Time of its latest packet, ns.
+    /// Time of its slowest packet, ns.
     #[prost(sint64, tag = "5")]
     pub worst: Ns,
     /// Number of packets in the file, late or not.

@@ -13,8 +13,8 @@ const SECOND: Ns = 1_000 * MS;
 
 /// Time captured before a spike's first packet, ns: the wakeups and queued packets that affected it came earlier.
 const BEFORE: Ns = 5 * MS;
-/// Divisor of the longest packet's delay, which gives additional time to capture before the spike, because longer
-/// delays have older causes. `MAX_BEFORE`: maximum of `BEFORE` and that time together, ns.
+/// Divisor of the longest packet's delay, which gives the additional time to capture before the spike, because longer
+/// delays have older causes. `MAX_BEFORE`: maximum of the sum of `BEFORE` and that time, ns.
 const BEFORE_PART: Ns = 4;
 const MAX_BEFORE: Ns = 50 * MS;
 /// Time captured after a spike's last packet, ns.
@@ -30,8 +30,8 @@ const MAX_OPEN: Ns = 100 * MS;
 /// Maximum number of packets in a capture, and of late packets among them.
 const MAX_PACKETS: usize = 4096;
 const MAX_LATE: usize = 1024;
-/// Number of captures that can be requested in quick succession; one more becomes available every `CAPTURE_INTERVAL`.
-/// The worst spike of each `WORST_PERIOD` is captured in any case.
+/// Number of captures that can be requested in quick succession; one more becomes available every `CAPTURE_INTERVAL`. A
+/// spike that is worse than all earlier ones of its `WORST_PERIOD` is not subject to this limit.
 const BURST: Ns = 64;
 const CAPTURE_INTERVAL: Ns = 100 * MS;
 const WORST_PERIOD: Ns = 10 * SECOND;
@@ -62,11 +62,11 @@ pub struct CaptureRequest {
     pub from: Ns,
     /// End of the interval, which has passed, ns.
     pub to: Ns,
-    /// Time of the latest packet known so far, ns.
+    /// Time of the slowest packet known so far, ns.
     pub worst: Ns,
-    /// Stream of the latest packet.
+    /// Stream of the slowest packet.
     pub stream: StreamId,
-    /// Index of the latest packet in its stream.
+    /// Index of the slowest packet in its stream.
     pub packet: u64,
 }
 
@@ -75,7 +75,7 @@ pub struct CaptureRequest {
 pub struct CapturedPackets {
     /// Number of the request.
     pub number: u32,
-    /// Time of the latest packet, ns: the capture's rank.
+    /// Time of the slowest packet, ns: the capture's rank.
     pub worst: Ns,
     /// The packets, ordered by their first sightings.
     pub packets: Vec<Packet>,
@@ -122,7 +122,7 @@ struct OpenSpike {
     worst: Ns,
     stream: StreamId,
     packet: u64,
-    /// Time from first to last sighting of the packet for which it is longest, ns.
+    /// Longest time from the first to the last sighting of one of the packets, ns.
     longest: Ns,
     opened: Ns,
     added: Ns,
@@ -136,7 +136,7 @@ struct Pending {
     requested: Ns,
 }
 
-/// Finds late packets and requests captures. It must be given every journey, and periodically the time.
+/// Finds late packets and requests captures. Must be passed every journey and, periodically, the current time.
 #[derive(Debug)]
 pub struct LateDetector {
     options: Options,
@@ -422,7 +422,7 @@ impl LateDetector {
         let worst = times.max().unwrap_or(pending.request.worst);
         let mut kept_late = all_late;
         if packets.len() > MAX_PACKETS || all_late > MAX_LATE as u64 {
-            // Keeps the latest packets; then on-time packets, those closest to the latest packet first.
+            // Keeps the slowest late packets; then the other packets, those closest to the slowest packet first.
             let centre =
                 packets.iter().filter(|p| is_late(p)).max_by_key(|p| p.time).map_or((from, to), |p| (p.first, p.last));
             let distance = |p: &RecentPacket| (p.first - centre.1).max(centre.0 - p.last).max(0);

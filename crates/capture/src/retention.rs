@@ -35,7 +35,7 @@ pub struct StoredCapture {
     pub kind: CaptureKind,
     /// End of its interval, ns.
     pub to: Ns,
-    /// Time of its latest packet, ns.
+    /// Time of its slowest packet, ns.
     pub worst: Ns,
     /// Size in the store, bytes.
     pub bytes: u64,
@@ -90,8 +90,8 @@ impl RetentionPolicy {
         decision
     }
 
-    /// Spikes whose latest packet took no longer than this, ns, are discarded. Others may still be discarded because of
-    /// their size.
+    /// Spikes whose slowest packet took no longer than this, ns, are discarded. Others may still be discarded because
+    /// of their size.
     pub fn keep_threshold(&self) -> Ns {
         let retained = self.retained();
         match retained.kept.len() >= retained.limits.captures {

@@ -1,4 +1,4 @@
-//! Rules for which packets are late.
+//! Rules that decide which packets are late.
 
 use latpath_histogram::Histogram;
 use latpath_model::Ns;

@@ -340,7 +340,7 @@ impl Advisor<'_> {
 
     pub(crate) fn of_idle(&self) -> Vec<Advice> {
         let state = self.share.state.as_deref();
-        // A machine that runs virtual machines has physical CPUs.
+        // A machine that runs virtual machines is assumed to have physical CPUs.
         if !self.is_on_host() && self.vms().is_empty() {
             // On x86, a virtual CPU that polls in its idle loop does not exit to the host.
             if state.is_some_and(|name| name.eq_ignore_ascii_case("poll")) {

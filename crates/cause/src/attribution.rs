@@ -52,7 +52,7 @@ pub struct CauseShare {
     pub cpus: Vec<(u32, Ns)>,
     /// Time per hop, longest first.
     pub hops: Vec<((PointId, PointId), Ns)>,
-    /// Largest `number` of its intervals: packets ahead, idle state or exit reason.
+    /// Largest `number` of its intervals, e.g. packets ahead or exit reason.
     pub number: Option<u64>,
     /// Name of the idle state with that number, if known.
     pub state: Option<String>,

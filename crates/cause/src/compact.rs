@@ -7,8 +7,8 @@ const MANY: usize = 256;
 /// Maximum number of consecutive intervals of one actor that remain separate.
 const FEW: usize = 24;
 
-/// Sums alternating intervals if there are many: consecutive intervals of one actor become one interval per cause and
-/// culprit, in order of first occurrence. The total time of each is preserved.
+/// Sums alternating intervals if there are many: more than [`FEW`] consecutive intervals of one actor become one
+/// interval per cause, culprit and CPU, in order of first occurrence. The total time of each is preserved.
 pub(crate) fn compact(intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
     if intervals.len() <= MANY {
         return intervals;

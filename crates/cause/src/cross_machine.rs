@@ -36,8 +36,8 @@ pub(crate) struct CrossMachineWalk<'t> {
 enum Place {
     /// On the machine with this index, in this context.
     At(usize, Context),
-    /// At a guest's CPU that the host interrupted (`by`: the interrupt), or for which the guest's record does not go
-    /// back far enough (`by`: why).
+    /// At a guest's CPU that the host interrupted (`by`: the interrupt), or of which the guest has no record that shows
+    /// what preceded (`by`: why).
     Called { guest: usize, cpu: u32, by: Result<Doing, String> },
     /// The walk ends here, with the cause, machine and note for the remaining time.
     End(Cause, usize, String),
@@ -173,8 +173,8 @@ impl<'t> CrossMachineWalk<'t> {
         Place::End(Cause::Unexplained, at, String::new())
     }
 
-    /// Templates of intervals: for the time in which a vCPU's thread ran its guest with an interrupt pending, and for
-    /// the time in which the thread's state is unknown.
+    /// Templates for the intervals in which a vCPU's thread ran its guest with an interrupt pending, and for those in
+    /// which the thread's state is unknown.
     fn labels_of(&self, vcpu: u32, at: usize) -> (CauseInterval, CauseInterval) {
         let host = &self.machines[at];
         let actor = Some(host.thread(vcpu, self.t));

@@ -142,8 +142,8 @@ impl Machine {
         }
     }
 
-    /// What a thread did that ran from `from` to `to`: notes with their starts, the latest first. `faults` applies to
-    /// all time except direct reclaim.
+    /// What a thread that ran from `from` to `to` did: notes with their starts, the latest first. `faults` applies to
+    /// all of the time except direct reclaim.
     pub fn worked(&self, pid: u32, faults: &Option<Note>, from: Ns, to: Ns) -> Vec<(Ns, Option<Note>)> {
         let mut all = Vec::new();
         let mut end = to;

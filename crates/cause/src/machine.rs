@@ -187,12 +187,12 @@ impl Machine {
         self.records.iter().filter_map(first).min()
     }
 
-    /// First time after `from` at which a CPU passed over this ready thread: it went idle, or ran a thread that the
-    /// scheduler never prefers.
+    /// First time from `from` on at which a CPU passed over this ready thread: it went idle, or ran a thread that the
+    /// scheduler never prefers. At `from` itself, only the thread's own switch is considered.
     pub fn passes_over(&self, pid: u32, cpu: u32, from: Ns, to: Ns) -> Option<Ns> {
         let class = self.class(pid, from);
         let mut came_out = false;
-        // At `from` itself, only the thread's own switch counts, because it made the thread ready.
+        // The thread's own switch at `from` made it ready.
         let later = self.events(cpu, from, to).iter().filter(|e| e.t > from || e.pid == pid);
         for event in later {
             match event.what {
@@ -263,7 +263,8 @@ impl Machine {
         self.why_not_recorded(t).unwrap_or_else(|| "which CPU had the packet is not known".into())
     }
 
-    /// Why nothing was recorded at a time; `None` if something was.
+    /// Why nothing was recorded at a time: the machine has no record, or its record had already ended. Otherwise
+    /// `None`, even if the time is before the beginning of the record.
     fn why_not_recorded(&self, t: Ns) -> Option<String> {
         match &self.without {
             Some(why) => Some(format!("no record of {}: {why}", self.name)),
@@ -309,6 +310,6 @@ pub(crate) fn never_before(one: Class, other: Option<Class>) -> bool {
     }
 }
 
-/// include/linux/interrupt.h
+/// Softirq numbers (include/linux/interrupt.h).
 pub(crate) const TIMER: u32 = 1;
 pub(crate) const HRTIMER: u32 = 8;

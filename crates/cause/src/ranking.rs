@@ -13,9 +13,9 @@ const MAX_ROWS: usize = 512;
 /// Maximum number of culprits, CPUs, hops and notes per row.
 const MAX_PER_ROW: usize = 16;
 
-/// The effect of one cause with one actor and one culprit on all late packets. Its [`CauseShare`] sums the packets'
-/// shares, in proportion to their excess. The machine is empty for `unexplained`; the first culprit is the same for all
-/// packets.
+/// The effect of one cause with one actor and one culprit on all late packets. Its [`CauseShare`] sums those of the
+/// packets; the times in its lists are parts of the excess. The machine is empty for `unexplained`; the first culprit
+/// is the same for all packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Sum of the packets' shares.

@@ -106,7 +106,7 @@ pub(crate) struct SightingPair {
     pub machine_of_a: usize,
     /// Whether the packet was in a queue between the two sightings.
     pub queue: bool,
-    /// Whether the later sighting is at a device's transmission.
+    /// Whether the later sighting is a transmission by a device.
     pub sends: bool,
     /// Whether ovs-vswitchd handled the packet between the two sightings.
     pub upcall: bool,
@@ -270,8 +270,8 @@ impl<'w> WakeupChain<'w> {
         Err(End::Outside { cpu, doing, why: format!("what sent {} is not recorded", actor.name) })
     }
 
-    /// Handles packet steering, in which one CPU interrupts another for a packet: returns the context on the CPU that
-    /// had the packet before.
+    /// Handles RPS, where one CPU sends another an IPI to process a packet: returns the softirq context on the CPU that
+    /// steered the packet.
     fn sent_from(&mut self, cpu: u32, actor: &Executor) -> Option<Context> {
         let sender = self.pair.cpu_of_a.filter(|sender| self.has_a() && *sender != cpu)?;
         let irq = self.machine.irq_intervals(sender)?.any_softirq(self.a).copied()?;

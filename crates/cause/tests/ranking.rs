@@ -1,4 +1,4 @@
-//! The ranking of packets that are explained by hand.
+//! Ranking of packets whose explanations are written by hand in the test.
 
 use latpath_cause::{Attribution, Baseline, Cause, CauseInterval, Executor, Hop, PacketTimeline, Ranking, RunContext};
 use latpath_flight::{Class, Doing, Running};

@@ -76,7 +76,7 @@ impl ChainedPairs {
         }
     }
 
-    /// Whether pairs had to be discarded because no report had covered them for seconds.
+    /// Whether pairs have been discarded since a report last covered one: no report has covered any pair for seconds.
     pub fn is_unconfirmed(&self) -> bool {
         self.unconfirmed > 0
     }

@@ -9,13 +9,13 @@ pub(crate) const LATEST: Ns = 1 << 61;
 /// A request and response between the host and another machine (called the guest here).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// Host sends the request; host clock.
+    /// When the host sent the request, host clock.
     pub t1: Ns,
-    /// Guest receives it; guest clock.
+    /// When the guest received the request, guest clock.
     pub t2: Ns,
-    /// Guest sends the response; guest clock.
+    /// When the guest sent the response, guest clock.
     pub t3: Ns,
-    /// Host receives it; host clock.
+    /// When the host received the response, host clock.
     pub t4: Ns,
 }
 

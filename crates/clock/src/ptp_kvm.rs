@@ -42,7 +42,7 @@ pub trait Reader: Send {
     /// Reads both clocks simultaneously.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The kernel cannot read the clocks.
     fn read(&mut self) -> io::Result<Reading>;
 }
 

@@ -13,7 +13,8 @@ pub struct TimeOfDay {
 }
 
 impl TimeOfDay {
-    /// Creates it from `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at the start, and the steps since then.
+    /// Creates a time of day from `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at the start of the recording, and the steps
+    /// since then.
     pub fn new(start: Ns, utc: Ns, steps: &[Step]) -> Self {
         let offset = utc.saturating_sub(start);
         let mut steps = steps.to_vec();
@@ -37,8 +38,9 @@ impl TimeOfDay {
         self.later.iter().map(|(from, _)| *from)
     }
 
-    /// Returns the first and the last moment between the start and `end` whose time of day is in `from..to`; if the
-    /// clock was set back, the time of day of moments between them may lie outside. `None` if there is no such moment.
+    /// Of the intervals in which the time of day is in `from..to` and which overlap the recording (from its start to
+    /// `end`), returns the start of the first and the end of the last; both may lie outside the recording. If the clock
+    /// was set back, the time of day may be outside `from..to` between them. `None` if there is no such interval.
     pub fn span(&self, from: Ns, to: Ns, end: Ns) -> Option<(Ns, Ns)> {
         let parts = self
             .eras()

@@ -17,8 +17,8 @@ const FASTEST_CORRECTION: i64 = 10_000;
 const LEAST_BREAK: Ns = 100_000;
 /// Number of knots kept: sightings may arrive this many steps late and are still mapped like their neighbours.
 const KNOTS: usize = 64;
-/// Number of pairs that must agree with the exchanges before a method is used: initially, and after a contradiction
-/// (`PAIRS_TO_TRUST_AGAIN`).
+/// Number of pairs that must agree with the exchanges before a method other than PTP is used. `PAIRS_TO_TRUST_AGAIN`:
+/// the number after a contradiction, for all methods.
 const PAIRS_TO_TRUST: u32 = 3;
 const PAIRS_TO_TRUST_AGAIN: u32 = 100;
 /// Each agreeing pair reduces the widening of PTP's bound by 1 / this.
@@ -34,7 +34,7 @@ pub enum Method {
     PtpKvm,
     /// KVM's record of the guest's TSC, checked against the exchanges.
     TscOffset,
-    /// PTP: both machines follow one grandmaster. Checked against the exchanges.
+    /// PTP: both machines follow the same grandmaster. Checked against the exchanges.
     Ptp,
 }
 
@@ -69,7 +69,7 @@ pub struct ClockState {
     pub faults: u64,
     /// Time (host clock) and description of the last fault.
     pub last_fault: Option<(Ns, String)>,
-    /// Why an available `ptp_kvm` or `tsc-offset` is not used.
+    /// Why an available method (`ptp_kvm`, `tsc-offset` or PTP) is not used.
     pub pairs_refused: Option<String>,
     /// Number of PTP times, and times through another machine, that the exchanges disproved: by those times, a message
     /// would have arrived before it was sent.

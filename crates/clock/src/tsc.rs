@@ -19,7 +19,7 @@ const KVM: &str = "sys/kernel/debug/kvm";
 const MAX_VMS: usize = 4096;
 /// Number of readings; the tightest is kept.
 const READINGS: usize = 4;
-/// Validity of the list of VMs, ns.
+/// Time for which the list of VMs is valid, ns.
 const REFRESH_INTERVAL: Ns = 1_000_000_000;
 /// Maximum deviation of a clock's rate from its average between two readings, ppm: the limit of NTP's steering.
 const STEERED_PPM: Ns = 500;

@@ -34,7 +34,7 @@ pub fn compare_all(pairs: &[(Named, Named)]) -> Vec<Comparison> {
     pages
 }
 
-/// Computes the rows of a comparison, without verdicts.
+/// Computes a comparison whose testable rows have no verdict yet.
 fn compared((a_name, a): Named, (b_name, b): Named) -> Comparison {
     let not_comparable = pages_reasons((a_name, a), (b_name, b));
     let (pairs, mut notes) = pairs((a_name, a), (b_name, b));
@@ -87,7 +87,7 @@ fn settings((a_name, a): (&str, &[Recording]), (b_name, b): (&str, &[Recording])
     ComparedSettings { a_recorded: a.recorded(), b_recorded: b.recorded(), differences: differences(&a, &b) }
 }
 
-/// All rows that can be tested, each with the name of its segment or stream.
+/// All rows of the segments and losses, each with the name of its segment or stream.
 fn rows(page: &mut Comparison) -> Vec<(String, &mut Row)> {
     let of_segments = page.segments.iter_mut().flat_map(|s| {
         let name = match &s.stream {

@@ -45,9 +45,9 @@ pub struct Comparison {
 /// The settings of the machines of both groups.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ComparedSettings {
-    /// Recordings of A that have settings.
+    /// Number of recordings of A that have settings.
     pub a_recorded: usize,
-    /// Recordings of B that have settings.
+    /// Number of recordings of B that have settings.
     pub b_recorded: usize,
     /// Settings that differ, of all machines: first those that differ between the groups, then those that vary within a
     /// group, then those of only one group. Empty if a group has no settings at all.
@@ -70,9 +70,9 @@ pub struct Recorded {
     pub path: String,
     /// Kind of recording.
     pub source: Source,
-    /// Packets seen at any point.
+    /// Number of packets seen at any point.
     pub packets: u64,
-    /// Packets that did not arrive; null if unknown.
+    /// Number of packets that did not arrive; null if unknown.
     pub lost: Option<u64>,
     /// Time from the first packet to the last.
     pub elapsed_ns: Ns,
@@ -140,15 +140,15 @@ pub struct Row {
     pub b: Option<Amount>,
     /// A − B.
     pub difference: Option<Amount>,
-    /// Lower end of its 95 % confidence interval.
+    /// Lower end of the difference's 95 % confidence interval.
     pub low: Option<Amount>,
-    /// Upper end of its 95 % confidence interval.
+    /// Upper end of the difference's 95 % confidence interval.
     pub high: Option<Amount>,
     /// A − B in percent of B; null where a ratio has no meaning.
     pub difference_percent: Option<f64>,
-    /// Lower end of the interval, in percent of B.
+    /// Lower end of the confidence interval, in percent of B.
     pub low_percent: Option<f64>,
-    /// Upper end of the interval, in percent of B.
+    /// Upper end of the confidence interval, in percent of B.
     pub high_percent: Option<f64>,
     /// p-value of this row alone; null if the row is not tested.
     pub p: Option<f64>,
@@ -168,13 +168,13 @@ pub struct Row {
 pub struct LossRow {
     /// Stream; null for all streams together.
     pub stream: Option<String>,
-    /// Lost packets of all recordings of A.
+    /// Number of packets lost in all recordings of A.
     pub a_lost: u64,
-    /// Packets of all recordings of A.
+    /// Number of packets in all recordings of A.
     pub a_packets: u64,
-    /// Lost packets of all recordings of B.
+    /// Number of packets lost in all recordings of B.
     pub b_lost: u64,
-    /// Packets of all recordings of B.
+    /// Number of packets in all recordings of B.
     pub b_packets: u64,
     /// Share of packets lost.
     pub share: Row,

@@ -88,7 +88,7 @@ impl Times {
         let at = self.nearest_edge(value, share);
         let (variance, degrees) = self.ratio(|interval| interval.times.count_above(at) as f64);
         let beyond = self.beyond(at).clamp(0.5 / n, 1.0 - 0.5 / n);
-        // Scales from the nearest interval edge to the quantile itself.
+        // Converts the variance from the nearest track edge to the quantile itself.
         let variance = variance * (share * (1.0 - share)) / (beyond * (1.0 - beyond));
         let deviation = variance.max(share * (1.0 - share) / n).sqrt();
         let (low, high) = (self.histogram.quantile(share - deviation), self.histogram.quantile(share + deviation));

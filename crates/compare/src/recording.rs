@@ -96,7 +96,7 @@ pub struct Measured {
     pub error_bound_ns: Option<Ns>,
     /// Cost of latpath's own sightings within the segment, ns per packet.
     pub cost_ns: Ns,
-    /// Packets over the threshold.
+    /// Number of packets over the threshold.
     pub over: u64,
     /// The band given by the user, and the number of times in it; `None` without a band.
     pub in_band: Option<(Band, u64)>,
@@ -152,9 +152,9 @@ impl Measured {
 pub struct Losses {
     /// Stream; `None` for all streams together.
     pub stream: Option<String>,
-    /// Packets seen at any point.
+    /// Number of packets seen at any point.
     pub packets: u64,
-    /// Packets that did not arrive; `None` if unknown.
+    /// Number of packets that did not arrive; `None` if unknown.
     pub lost: Option<u64>,
     /// Share of lost packets, from [`crate::estimate::lost_share`].
     pub share: Option<Estimate>,

@@ -1,4 +1,4 @@
-//! Student's t distribution for real numbers of degrees of freedom, from 1.
+//! Student's t distribution for any real number of degrees of freedom that is at least 1.
 //!
 //! With t = √ν · tan θ the density becomes cos^(ν−1) θ on (−π/2, π/2). A tail is then a quotient of two integrals of
 //! smooth functions, and the normalising constant with its gamma function cancels out.

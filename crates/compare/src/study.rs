@@ -35,22 +35,22 @@ pub struct StudyRow {
     pub load: String,
     /// Number of recordings.
     pub recordings: usize,
-    /// Packets of all recordings.
+    /// Number of packets of all recordings.
     pub packets: u64,
-    /// Packets that did not arrive; null if unknown.
+    /// Number of packets that did not arrive; null if unknown.
     pub lost: Option<u64>,
     /// Packets per second of the first recording.
     pub rate_hz: f64,
     /// Times of all recordings together.
     #[serde(flatten)]
     pub times: TimeFigures,
-    /// Smallest mean of a recording.
+    /// Smallest of the recordings' means.
     pub mean_from_ns: Ns,
-    /// Largest mean of a recording.
+    /// Largest of the recordings' means.
     pub mean_to_ns: Ns,
-    /// Packets over the threshold.
+    /// Number of packets over the threshold.
     pub over_threshold: u64,
-    /// Packets with times in the band; absent without a band.
+    /// Number of packets with times in the band; absent without a band.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_band: Option<u64>,
     /// Number of spikes; null if they are too many to be distinguished.

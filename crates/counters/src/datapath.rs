@@ -21,12 +21,12 @@ const STATISTICS: u16 = 3;
 pub struct Datapath {
     /// The datapath's own device: `ovs-system`.
     pub name: String,
-    /// Packets that matched a flow.
+    /// Number of packets that matched a flow.
     pub hit: u64,
-    /// Packets without a matching flow: each causes an upcall.
+    /// Number of packets without a matching flow: each causes an upcall.
     pub missed: u64,
-    /// Upcalls, including those caused by a flow's action, that did not reach ovs-vswitchd because its queue was full
-    /// or no process was listening. Their packets are lost.
+    /// Number of upcalls, including those caused by a flow's action, that did not reach ovs-vswitchd because its queue
+    /// was full or no process was listening. Their packets are lost.
     pub lost: u64,
     /// Number of flows in the kernel's table.
     pub flows: u64,

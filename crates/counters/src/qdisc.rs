@@ -11,9 +11,9 @@ pub struct Queueing {
     /// `fq_codel`. In a difference: the kinds at either time.
     #[serde(default)]
     pub kinds: Vec<String>,
-    /// Packets dropped by the queueing discipline and those below it.
+    /// Number of packets dropped by the queueing discipline and those below it.
     pub dropped: u32,
-    /// Packets dropped by filters and actions at ingress (for clsact, also at egress).
+    /// Number of packets dropped by filters and actions at ingress (for clsact, also at egress).
     pub ingress_dropped: u32,
 }
 

@@ -23,11 +23,11 @@ const DROPS: usize = 8;
 /// Drops since the creation of the namespace or, for a packet socket, of the socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sockets {
-    /// Datagrams dropped because a UDP socket's buffer was full (RcvbufErrors, IPv4 and IPv6).
+    /// Number of datagrams dropped because a UDP socket's buffer was full (RcvbufErrors, IPv4 and IPv6).
     pub udp_buffer_full: u64,
-    /// Datagrams for a port without a listener (NoPorts).
+    /// Number of datagrams for a port without a listener (NoPorts).
     pub udp_no_listener: u64,
-    /// Datagrams with a wrong checksum (InCsumErrors).
+    /// Number of datagrams with a wrong checksum (InCsumErrors).
     pub udp_checksum: u64,
     /// The packet sockets; `None` if the kernel does not report them, because its module packet_diag is missing or not
     /// loaded (latpath loads no module).
@@ -41,10 +41,10 @@ pub struct PacketSocket {
     pub inode: u32,
     /// EtherType that the socket receives; 3 (ETH_P_ALL) for all.
     pub protocol: u16,
-    /// Index of the device to which the socket is bound; 0 if it receives from all.
+    /// Index of the device to which the socket is bound; 0 if it receives from all devices.
     pub ifindex: u32,
-    /// Packets dropped because its buffer was full. Mapped rings (PACKET_RX_RING) have a separate counter that only
-    /// their owner can read (PACKET_STATISTICS).
+    /// Number of packets dropped because the socket's buffer was full. Mapped rings (PACKET_RX_RING) have a separate
+    /// counter that only their owner can read (PACKET_STATISTICS).
     pub dropped: u32,
 }
 

@@ -14,9 +14,10 @@ pub struct Softnet {
 pub struct SoftnetCpu {
     /// CPU number.
     pub cpu: u32,
-    /// Packets processed.
+    /// Number of packets processed.
     pub processed: u32,
-    /// Packets dropped because the CPU's queue was full (`netdev_max_backlog`), or one flow exceeded its share.
+    /// Number of packets dropped because the CPU's queue was full (`netdev_max_backlog`), or one flow exceeded its
+    /// share.
     pub dropped: u32,
     /// Number of times that the softirq stopped with work left, because its budget or time was exhausted.
     pub squeezed: u32,

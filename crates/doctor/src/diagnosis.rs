@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 /// The faults of a machine, and how its CPUs are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {
-    /// The kernel's release.
+    /// Kernel release.
     pub kernel: String,
-    /// Preemption model of the kernel: `PREEMPT_RT`, `PREEMPT_DYNAMIC full`.
+    /// Preemption model of the kernel, e.g. `PREEMPT_RT`, `PREEMPT_DYNAMIC full`.
     pub preemption: String,
     /// Whether the machine is a virtual machine itself.
     pub is_guest: bool,
-    /// Number of virtual machines that it runs.
+    /// Number of virtual machines that the machine runs.
     pub vms: u64,
     /// The profile against which the machine was checked; null if only its structure was checked.
     pub profile: Option<String>,

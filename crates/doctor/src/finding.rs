@@ -56,18 +56,18 @@ pub struct RunShare {
 pub struct Finding {
     /// Name of the rule, or of the profile's setting; it never changes.
     pub id: String,
-    /// Its kind.
+    /// Kind of the finding.
     pub kind: FindingKind,
     /// The fault's severity.
     pub severity: Severity,
-    /// The thread, interrupt, device, CPUs or virtual machine that it concerns; empty for the machine.
+    /// The thread, interrupt, device, CPUs or virtual machine that the fault concerns; empty for the whole machine.
     pub target: String,
-    /// The CPUs that it concerns; empty for all or none.
+    /// The CPUs that the fault concerns; empty for all or none.
     #[schemars(with = "String")]
     pub cpus: Cpus,
     /// The fault, in one sentence.
     pub what: String,
-    /// The value now.
+    /// The current value.
     pub now: String,
     /// The value that it should have.
     pub should: String,

@@ -14,7 +14,7 @@ pub(crate) struct Fix {
 }
 
 impl Fix {
-    /// Sets a setting.
+    /// Creates the fix that sets a setting.
     pub fn set(setting: Setting, at: &Place, old: &str, new: &str) -> Self {
         let info = setting.info();
         if matches!(info.read, Read::Boot(_)) {
@@ -29,7 +29,7 @@ impl Fix {
         }
     }
 
-    /// Sets a setting by commands of the program that owns it.
+    /// Creates the fix that sets a setting by commands of the program that owns it.
     pub fn commands<S: Into<String>>(
         setting: Setting,
         disturbs: Disturbs,

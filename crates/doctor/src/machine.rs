@@ -37,7 +37,7 @@ pub struct Machine {
     pub vms: Vec<Vm>,
     /// The programs that set its settings.
     pub owners: Owners,
-    /// Boot parameters of the next start.
+    /// Boot parameters of the next boot.
     pub next_boot: NextBoot,
     /// Parameters that differ from those of the running kernel.
     pub pending: Vec<PendingParameter>,

@@ -158,7 +158,8 @@ fn of_later(machine: &Machine, later: &Later) -> Finding {
     }
 }
 
-/// Formats a profile's reason: without its full stop, and in lower case unless it begins with an abbreviation.
+/// Formats a profile's reason: without its full stop, and with a lower-case first letter unless it begins with an
+/// abbreviation.
 fn sentence(why: &str) -> String {
     let why = why.trim_end_matches('.');
     let mut letters = why.chars();
@@ -174,7 +175,8 @@ fn is_of_vcpu(machine: &Machine, line: &Finding) -> bool {
     settings.contains(&line.id.as_str()) && machine.placement.vcpus().any(|vcpu| line.target.contains(&vcpu.name))
 }
 
-/// Removes lines of the profile that a structural fault already covers: the same settings, at the same target or CPUs.
+/// Removes lines of the profile that a structural fault already covers: it has the line's settings, and the same target
+/// or CPUs, unless one of the two has no target.
 pub(crate) fn without_known(lines: Vec<Finding>, faults: &[Finding]) -> Vec<Finding> {
     let is_known = |line: &Finding| {
         let has = |fault: &&Finding| line.settings.iter().all(|setting| fault.settings.contains(setting));

@@ -394,8 +394,8 @@ int BPF_PROG(switch_without_state, _Bool preempt, struct task_struct *prev, stru
 	return switched(preempt, next, prev->__state);
 }
 
-/* Runs on the waker's CPU. If the woken thread still runs, its own events could race with this one, so it is ignored. A
- * sleeping thread has no events: the scheduler's lock is held both here and when a thread goes to sleep. */
+/* Runs on the waker's CPU. If the woken thread still runs, its own events could race with this one, so the wakeup is
+ * ignored. A sleeping thread has no events: the scheduler's lock is held both here and when a thread goes to sleep. */
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(wakeup, struct task_struct *p)
 {

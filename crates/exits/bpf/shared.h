@@ -20,7 +20,8 @@ struct here {
 struct interrupts {
 	__u64 accepted[VECTORS];
 	__u64 posted[VECTORS]; /* delivered by the CPU itself (APICv, AVIC) */
-	/* By delivery mode (arch/x86/include/asm/apicdef.h): 0 and 1 have vectors; 2 SMI, 4 NMI, 5 INIT, 6 start-up. */
+	/* By delivery mode (arch/x86/include/asm/apicdef.h): 0 and 1 have vectors; 2 SMI, 4 NMI, 5 INIT, 6 start-up IPI
+	 * (SIPI). */
 	__u64 modes[DELIVERY_MODES];
 };
 

@@ -8,13 +8,13 @@ use std::path::Path;
 /// KVM's counters of a process's VMs, since their creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KvmCounters {
-    /// Exits.
+    /// Number of exits.
     pub exits: u64,
-    /// Exits because the guest was idle.
+    /// Number of exits because the guest was idle.
     pub halt_exits: u64,
-    /// Interrupts injected.
+    /// Number of interrupts injected.
     pub irq_injections: u64,
-    /// NMIs injected.
+    /// Number of NMIs injected.
     #[serde(default)]
     pub nmi_injections: u64,
     /// Time that KVM polled during halts, ns, successfully or not.

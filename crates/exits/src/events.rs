@@ -55,8 +55,8 @@ pub(crate) fn names() -> Result<Vec<String>, latpath_tracefs::Error> {
 }
 
 impl Counting {
-    /// Attaches a program to each of these events, except those that the exit programs count, as `stands` confirms.
-    /// Counting is off at first. `cpus` is the exit programs' map, `slots` their number of slots.
+    /// Attaches a program to each of these events, except those that an attached exit program already counts
+    /// (`stands`). Counting is off at first. `cpus` is the exit programs' map, `slots` their number of slots.
     pub fn start(
         names: Vec<String>,
         stands: impl Fn(&str) -> bool,

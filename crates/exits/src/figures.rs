@@ -176,9 +176,9 @@ pub struct Vcpu {
 pub struct Interrupts {
     /// By vector: number of interrupts, and how many of them the CPU delivers by itself (APICv, AVIC).
     pub vectors: BTreeMap<u8, (u64, u64)>,
-    /// NMIs.
+    /// Number of NMIs.
     pub nmis: u64,
-    /// Interrupts without a vector other than NMIs: SMI, INIT, start-up.
+    /// Number of interrupts without a vector, except NMIs: SMIs, INITs and start-up IPIs (SIPIs).
     pub other: u64,
 }
 

@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 /// Packets and bytes on a VM's taps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Traffic {
-    /// Packets to the guest, as passed to the tap: large ones may be segmented later.
+    /// Packets to the guest, as the tap counts them: a large one counts once, even if it is segmented later.
     pub to_guest_packets: u64,
-    /// Bytes to the guest.
+    /// Number of bytes to the guest.
     pub to_guest_bytes: u64,
-    /// Packets from the guest.
+    /// Number of packets from the guest.
     pub from_guest_packets: u64,
-    /// Bytes from the guest.
+    /// Number of bytes from the guest.
     pub from_guest_bytes: u64,
 }
 
 impl Traffic {
-    /// Packets in both directions.
+    /// Number of packets in both directions.
     pub fn packets(&self) -> u64 {
         self.to_guest_packets + self.from_guest_packets
     }
 
-    /// Bytes in both directions.
+    /// Number of bytes in both directions.
     pub fn bytes(&self) -> u64 {
         self.to_guest_bytes + self.from_guest_bytes
     }

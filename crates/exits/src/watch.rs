@@ -26,7 +26,7 @@ use std::{
 const MORE: usize = 64;
 /// Maximum number of vCPUs in total; each takes about 90 kB.
 const MOST: usize = 2048;
-/// NMI's delivery mode (arch/x86/include/asm/apicdef.h).
+/// APIC delivery mode "NMI" (arch/x86/include/asm/apicdef.h).
 const NMI: usize = 4;
 /// Time allowed for a BPF program that is still running.
 const PATIENCE: Duration = Duration::from_micros(500);
@@ -259,7 +259,8 @@ impl Watch {
         vcpu
     }
 
-    /// Takes the state of a vCPU without events from /proc: it was in one state throughout.
+    /// Takes the state of a vCPU without events from /proc, if it was the same at the start and at the end of the
+    /// watch.
     fn settle(&self, vcpu: &mut Vcpu) {
         if vcpu.tiles.sum() != vcpu.tiles.not_known_ns {
             return;

@@ -177,7 +177,7 @@ fn notes(run: &Run, damaged: &[RunError]) -> Vec<String> {
 /// A finished export.
 #[derive(Clone, Debug, Default)]
 pub struct Exported {
-    /// Its content, to be shown after the file name.
+    /// Content of the output, to be shown after the file name.
     pub summary: String,
     /// Notes on omitted content.
     pub notes: Vec<String>,
@@ -186,7 +186,7 @@ pub struct Exported {
 /// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The selection is empty.
+    /// The captures could not be selected.
     #[error(transparent)]
     Select(#[from] SelectError),
     /// A file of the run cannot be read.

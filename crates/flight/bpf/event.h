@@ -8,7 +8,7 @@
 
 #define NAMES 16384 /* entries of the table of thread names, indexed by pid modulo NAMES; a later thread overwrites an earlier one */
 
-/* The numbers are part of the agent's protocol and of runs: add at the end. */
+/* The numbers are part of the agent's protocol and of runs: add new kinds at the end. */
 enum kind {
 	SWITCH = 1,          /* b: next pid, prev's state << 32; c: prev prio, next prio << 16, prev policy << 32, next policy << 40, flags << 48 */
 	WAKING = 2,          /* b: pid, its CPU << 32; c: prio, policy << 32, flags << 48 */

@@ -205,7 +205,8 @@ int BPF_PROG(upcall_ended, struct datapath *dp, void *skb, void *key, void *info
 	return result ? plain_record(UPCALL_LOST, 0) : 0;
 }
 
-/* Whether the current thread is one of ovs-vswitchd's that read upcalls, by its name (lib/ovs-thread.c: handler1). */
+/* Whether the current thread is one of the ovs-vswitchd threads that read upcalls, judged by its name
+ * (lib/ovs-thread.c: handler1). */
 static __always_inline _Bool is_handler(void)
 {
 	char comm[16] = {};

@@ -277,7 +277,7 @@ impl Budget {
     /// Pauses, and plans the first level that is expected to fit the budget.
     fn shed(&mut self, now: Ns, cost: u64, allowed: u64, mix: impl FnOnce() -> Mix) {
         if self.level == Level::All {
-            // The previous return to `Level::All` was too early, so wait longer before the next one.
+            // If the previous return to `Level::All` was too early, wait longer before the next one.
             let again = now - self.since < self.pause;
             self.pause = if again { (self.pause * 2).min(LONGEST_PAUSE) } else { LEAST_PAUSE };
             self.mix = Some(mix());

@@ -39,7 +39,7 @@ pub enum EventKind {
         /// Its scheduling class.
         class: Class,
     },
-    /// A thread is ready, on this CPU.
+    /// A thread has become ready on a CPU.
     Wakeup {
         /// The thread.
         pid: u32,
@@ -85,7 +85,7 @@ pub enum EventKind {
     },
     /// Result of a poll: of the device in a preceding [`Self::NapiPoll`], otherwise of the CPU's own backlog.
     NapiWork {
-        /// Packets processed.
+        /// Number of packets processed.
         work: u32,
         /// Maximum number of packets.
         budget: u32,
@@ -116,13 +116,13 @@ pub enum EventKind {
         /// Encoding of the reason: 1 VMX, 2 SVM, 3 ARM.
         isa: u32,
     },
-    /// KVM changes the maximum time of halt polling.
+    /// KVM changes the maximum duration of halt polling.
     KvmHaltPoll {
         /// The vCPU.
         vcpu: u32,
-        /// The new time, ns.
+        /// The new maximum, ns.
         ns: u32,
-        /// The old time, ns.
+        /// The previous maximum, ns.
         before: u32,
     },
     /// A halted vCPU wakes up.
@@ -171,7 +171,7 @@ pub struct Class {
 
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Records may come from another machine, so any number must be accepted.
+        // Records may come from elsewhere, so any number must be accepted.
         let prio = i32::from(self.prio);
         let nice = prio - 120;
         match (self.policy, prio) {

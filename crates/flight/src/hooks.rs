@@ -63,7 +63,7 @@ const ENDED: &str = "when guests end interrupts";
 const TAPS: &str = "packets at taps";
 const NET: Option<&str> = Some("vhost_net");
 
-/// Hooks for the guest's door: notifications of a guest about packets for it, and kicks to vhost.
+/// Hooks for the guest's door: how a guest is notified of packets for it, and kicks to vhost.
 static DOOR: [Hook; 21] = joined(ANNOUNCED, [hook("macvtap_write", "net_dev_start_xmit", TAPS)]);
 
 const ANNOUNCED: [Hook; 20] = [
@@ -114,7 +114,7 @@ pub enum Scope {
     Causes,
     /// Events of transfers between guests and host.
     Transfers,
-    /// Notifications of a guest about packets for it: vhost's rounds, interrupts, entries of vCPUs.
+    /// How a guest is notified of packets for it: vhost's rounds, interrupts, entries of vCPUs.
     Door,
 }
 

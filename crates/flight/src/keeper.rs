@@ -160,7 +160,8 @@ impl Control {
     }
 }
 
-/// The thread. Dropping this ends it; the programs then record until their budget is used up, and nothing afterwards.
+/// The thread that enforces the budget. Dropping this ends the thread; the programs then record until their budget is
+/// used up, and nothing afterwards.
 pub(crate) struct Keeper {
     /// When this is dropped, its peer becomes readable, which ends the thread.
     _end: UnixStream,

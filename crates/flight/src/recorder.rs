@@ -30,7 +30,7 @@ pub struct Recorder {
     started: Ns,
     learnt: Learnt,
     idle: IdleStates,
-    /// `None` if the kernel has no Open vSwitch, or upcalls cannot be recorded.
+    /// `None` if upcalls are not requested or cannot be recorded, or if the kernel has no Open vSwitch.
     upcalls: Option<Mutex<Upcalls>>,
     /// Why upcalls are not recorded, although the kernel may have Open vSwitch.
     no_upcalls: Option<Missing>,

@@ -44,7 +44,7 @@ pub struct Snapshot {
     /// Upcalls of Open vSwitch in the window: packets for which it had no flow; empty from versions that did not record
     /// them.
     pub upcalls: Vec<Upcall>,
-    /// Open vSwitch's limits of flows, if they could be read.
+    /// Open vSwitch's limits of flows, if they were requested, because of upcalls, and could be read.
     pub flow_limits: Option<FlowLimits>,
     /// Features that the machine's kernel lacks, formatted for display.
     pub missing: Vec<String>,

@@ -14,8 +14,8 @@ pub const SETTLED: Ns = 100_000_000;
 pub enum Tailed {
     /// An event of a CPU.
     Event(u32, Event),
-    /// CPU, number of its events that were overwritten before they were read, and a time, ns, that all following events
-    /// of the CPU are later than.
+    /// Events were overwritten before they were read: the CPU, the number of these events, and a time, ns, which is
+    /// before all following events of the CPU.
     Lost(u32, u64, Ns),
 }
 

@@ -19,7 +19,7 @@ pub struct ThreadTile {
 /// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It was on this CPU. Interrupts may have taken part of the time: see the CPU's timeline.
+    /// The thread was on this CPU. Interrupts may have taken part of the time: see the CPU's timeline.
     Running {
         /// The CPU.
         cpu: u32,
@@ -28,7 +28,7 @@ pub enum State {
     Ready {
         /// The CPU that it waited for, if known.
         cpu: Option<u32>,
-        /// The event since which it has been ready.
+        /// How it became ready.
         since: Since,
         /// Whether its control group had exhausted its quota.
         throttled: bool,
@@ -39,7 +39,7 @@ pub enum State {
     Unknown,
 }
 
-/// The event since which a thread has been ready.
+/// How a thread became ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     /// A thread or an interrupt woke it.
@@ -59,7 +59,7 @@ pub struct Waker {
     pub t: Ns,
     /// CPU of the wakeup.
     pub cpu: u32,
-    /// The thread that was running there; if an interrupt woke the thread, it is not the cause.
+    /// The thread that was running there. It is not the cause if an interrupt woke the thread.
     pub pid: u32,
     /// The waking context: thread `pid`, or an interrupt of any kind.
     pub context: Doing,
@@ -218,8 +218,7 @@ impl Fold {
                 }
                 let before = State::Ready { cpu: Some(cpu), since: Since::Unknown, throttled: false };
                 if matches!(self.state, Some(State::Asleep(_))) && self.changed < horizon.min(t) {
-                    // Its wakeup was not seen, so it happened before all CPUs' records begin; the thread has been ready
-                    // since then.
+                    // Its wakeup was not seen, so it happened before `horizon`; the thread has been ready since then.
                     self.state = Some(State::Unknown);
                     self.until(horizon.min(t));
                     self.state = Some(before);

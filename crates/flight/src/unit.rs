@@ -11,7 +11,8 @@ pub(crate) fn unit_and_owner(pid: u32) -> (Option<String>, Option<String>) {
 }
 
 /// The innermost service in the contents of /proc/PID/cgroup, otherwise the innermost scope, otherwise the name of the
-/// last group. `None` for the root group, and for login sessions and systemd itself, whose processes are unrelated.
+/// last group. `None` for the root group and slices, and for login sessions and systemd itself, whose processes are
+/// unrelated.
 fn unit(text: &str) -> Option<String> {
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':');

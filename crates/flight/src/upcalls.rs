@@ -65,7 +65,7 @@ pub enum FlowState {
 /// The removal of a flow, or of all flows of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
-    /// Time, ns.
+    /// Time of the removal, ns.
     pub at: Ns,
     /// The thread that removed it.
     pub pid: u32,

@@ -119,7 +119,7 @@ impl Rings<'_> {
 
     /// Positions of a window's events, with some before and after it, among those still in the ring.
     fn places(&self, cpu: usize, all: std::ops::Range<u64>, from: Ns, to: Ns) -> std::ops::Range<u64> {
-        // Backwards, since recent windows are most common.
+        // Search backward, because recent windows are most common.
         let (mut begin, mut end, mut before) = (all.start, all.end, 0);
         for at in all.clone().rev() {
             let t = self.time(cpu, at);

@@ -49,7 +49,7 @@ pub struct Options {
     /// For guests among these machines that run on another of them: the name of that machine, whose time of day their
     /// `ptp_kvm` reports.
     pub hypervisors: BTreeMap<String, String>,
-    /// The points that count; see [`PointFilter`].
+    /// The requested points; see [`PointFilter`].
     pub points: PointFilter,
     /// Whether to follow network namespaces that belong to other user namespaces, e.g. of rootless containers.
     pub other_users: bool,
@@ -57,7 +57,7 @@ pub struct Options {
     pub nic_times: bool,
     /// User-defined segments: `NAME=FROM..TO`.
     pub segments: Vec<String>,
-    /// Threshold above which packets are counted as late, ns.
+    /// Threshold above which times are counted as late, ns.
     pub threshold: Ns,
     /// Time after which sightings are no longer matched to a packet, ns.
     pub window: Ns,
@@ -339,8 +339,8 @@ impl Follow {
         for s in sightings {
             joiner.push(s, &mut done);
         }
-        // Once the probes are detached, the watermark is at the end of time; but packets may be late only up to the
-        // real end.
+        // Once the probes are detached, the watermark is at the end of time; but the windows of packets have only
+        // passed up to the real end.
         let mut reached = self.now.min(span.end);
         if let Some(oldest) = joiner.oldest().filter(|_| no_route) {
             // After a stall, this round may have read more than a window. Stop within it, so that the next round can
@@ -540,7 +540,7 @@ impl Follow {
         &self.layout
     }
 
-    /// Counts of the joiner, per stream.
+    /// Counts per stream: those of the joiner, and of the reactions.
     pub fn all_totals(&self) -> Vec<Totals> {
         let mut totals: Vec<Totals> =
             (0..self.options.streams.len()).map(|id| self.joiner.totals(id as StreamId)).collect();
@@ -657,7 +657,7 @@ fn joiner(options: &Options) -> Joiner {
     )
 }
 
-/// Sum of all machines' counters.
+/// Sum of all machines' counters; `ns_per_sighting` is that of the first machine.
 pub fn sum(all: &[Counters]) -> Counters {
     let mut total = Counters::default();
     all.iter().for_each(|c| total.add(c));

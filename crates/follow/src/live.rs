@@ -26,7 +26,7 @@ pub struct Live {
 struct Figures {
     counting: Counting,
     before: Vec<Totals>,
-    /// Number of packets excluded from all figures because they took another route.
+    /// Number of packets excluded from all figures because the route changed after them.
     given_up: u64,
     /// Number of packets counted since the figures were started.
     counted: u64,

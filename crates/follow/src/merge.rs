@@ -298,7 +298,7 @@ impl Merge {
                 _ => feed.waiting.len(),
             };
             let overdue = feed.waiting[..due].iter().take_while(|s| s.t < self.horizon).count();
-            // At the end all are returned.
+            // At the end, all overdue sightings are returned.
             let most = if horizon == Ns::MAX { overdue } else { overdue.min(MOST_OVERDUE) };
             self.overdue += most as u64;
             self.ready.extend(feed.waiting.drain(..most));

@@ -165,7 +165,8 @@ impl AllReactions {
         }
     }
 
-    /// Hands over the remaining reactions; `end` is the end of the measurement.
+    /// Hands over the reactions that are decided at `end`, the end of the measurement. Packets that still wait for a
+    /// reaction are dropped.
     pub fn finish(&mut self, end: Ns, sink: &mut impl FnMut(&Journey)) {
         for rule in &mut self.rules {
             rule.pairs.finish(end, sink);

@@ -18,7 +18,7 @@ pub struct HostSampling {
     bound: Ns,
     is_known: bool,
     is_missed: bool,
-    /// Whether packets contain send times but this host's clock is not synchronised.
+    /// Whether packets contain send times in UTC or TAI but this host's clock is not synchronised.
     is_plan_missed: bool,
     /// Whether some send times are in UTC or TAI.
     is_plan_by_utc: bool,

@@ -127,7 +127,8 @@ impl Report {
     }
 }
 
-/// Time that a frame of `size` bytes (without its VLAN tag) takes at a speed, ns, rounded up.
+/// Upper bound of the time that a frame of `size` bytes (without its VLAN tag) takes at a speed, ns: rounded down, plus
+/// 1.
 fn on_the_wire(size: u32, vlan: bool, mbit: u32) -> Ns {
     let bytes = size.max(SHORTEST) + ON_THE_WIRE + if vlan { VLAN_TAG } else { 0 };
     (Ns::from(bytes) * 8 * 1000).div_euclid(mbit.max(1).into()) + 1

@@ -28,7 +28,7 @@ pub struct Crossing {
     pub from: String,
     /// Priority in their VLAN tag; null if they have no tag.
     pub pcp: Option<u8>,
-    /// Their priority at the gates (`skb->priority`); null if the tap does not exist here.
+    /// Their priority at the gates (`skb->priority`); null if it depends on a tap that does not exist here.
     pub priority: Option<u32>,
     /// The class of that priority; null if it is unknown.
     pub class: Option<String>,

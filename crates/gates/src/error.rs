@@ -13,7 +13,7 @@ pub enum Error {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The system's error.
+        /// Error returned by the operating system.
         source: io::Error,
     },
     /// The file is not a schedule.

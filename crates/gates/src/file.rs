@@ -118,7 +118,7 @@ pub struct Stream {
     pub name: String,
     /// Index of its class.
     pub class: usize,
-    /// Bytes of a frame from its destination MAC to the end of its payload, without a VLAN tag.
+    /// Length of a frame, bytes, from its destination MAC address to the end of its payload, without a VLAN tag.
     pub size: u32,
     /// Whether its frames have a VLAN tag on the wire.
     pub vlan: bool,
@@ -153,7 +153,7 @@ pub struct Schedule {
     pub link_speed: Option<u32>,
     /// Index of the class for PTP messages, if given in the file.
     pub ptp: Option<usize>,
-    /// Interval of PTP's Sync messages, ns.
+    /// Interval between PTP Sync messages, ns.
     pub ptp_interval: Ns,
     /// The kernel's timer tick, ns, if given in the file.
     pub tick: Option<Ns>,

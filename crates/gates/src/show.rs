@@ -33,7 +33,7 @@ pub struct Scheduler {
     pub gates: Vec<Entry>,
     /// cbs: rate of the class, kbit/s.
     pub idle_slope_kbit: Option<i32>,
-    /// Packets that it dropped; null without a counter.
+    /// Number of packets that it dropped; null without a counter.
     pub dropped: Option<u32>,
 }
 
@@ -49,7 +49,7 @@ pub struct Entry {
 /// Lists the schedulers of all devices in this process's network namespace, or of one device.
 ///
 /// # Errors
-/// The kernel does not list them.
+/// The device does not exist, or the kernel does not list the schedulers.
 pub fn show(device: Option<&str>) -> Result<Vec<Scheduler>> {
     let netns = Netns::own()?;
     let names = interfaces(&netns)?;

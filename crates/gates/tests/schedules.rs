@@ -116,7 +116,7 @@ fn a_good_schedule_has_no_fault() {
     let report = checked(EXAMPLE, &Surroundings::default());
     assert_eq!(faults(&report), []);
     assert_eq!((report.link_speed_mbit, report.link_speed_from, report.cycle_ns), (1000, SpeedSource::File, 500_000));
-    // A frame of 126 bytes, its tag and 24 bytes of overhead: 154 bytes at 8 ns each, rounded up.
+    // A frame of 126 bytes, its tag and 24 bytes of overhead: 154 bytes at 8 ns each, plus 1 ns.
     assert_eq!((report.streams[0].frame_ns, report.streams[0].fits), (1233, true));
     assert_eq!(report.streams[1].group_ns, 5 * (1538 * 8 + 1));
     let windows = |class: usize| {

@@ -511,7 +511,7 @@ mod tests {
 
         #[test]
         fn recording_many_equals_recording_one_by_one(values in values(), more in values(), most in 1_u32..63) {
-            // Limit the values, so that in most cases all are small.
+            // Limit the values, so that all are small in many cases.
             let [values, more] = [values, more].map(|all| all.into_iter().map(|v| v % (1 << most)).collect::<Vec<_>>());
             let mut h = Histogram::new();
             for all in [&values, &more] {

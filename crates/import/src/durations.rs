@@ -50,7 +50,7 @@ pub struct Durations {
     pub start: Ns,
     /// User-defined segments.
     pub segments: Vec<String>,
-    /// Threshold above which packets are counted as late, ns.
+    /// Threshold above which times are counted as late, ns.
     pub threshold: Ns,
 }
 

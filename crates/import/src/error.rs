@@ -15,7 +15,7 @@ pub enum ImportError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's error.
+        /// Error returned by the operating system.
         cause: io::Error,
     },
     /// The file's format is not supported.
@@ -24,7 +24,7 @@ pub enum ImportError {
     Unknown {
         /// The file.
         path: PathBuf,
-        /// Description of its beginning.
+        /// Description of the file's beginning.
         found: String,
     },
     /// The capture cannot be read.
@@ -51,7 +51,7 @@ pub enum ImportError {
         path: PathBuf,
         /// `line` or `packet`.
         unit: &'static str,
-        /// Its number, from 1.
+        /// Number of the line or packet, from 1.
         at: u64,
         /// Size of the step, ns.
         by: Ns,
@@ -64,11 +64,11 @@ pub enum ImportError {
     NoPackets {
         /// The file.
         path: PathBuf,
-        /// Packets in the file.
+        /// Number of packets in the file.
         packets: u64,
-        /// Numbers of frames that are copies from LAN A and from LAN B.
+        /// The requested streams; empty for all.
         streams: String,
-        /// Frames that are copies by LAN A and by LAN B.
+        /// Numbers of frames that are copies from LAN A and from LAN B.
         copies: [u64; 2],
         /// Frames that could not be read.
         unread: Box<UnreadFrames>,
@@ -79,7 +79,7 @@ pub enum ImportError {
     SeveralInterfaces {
         /// The file.
         path: PathBuf,
-        /// Its point.
+        /// The file's point.
         point: Point,
         /// The interfaces named in the file so far.
         interfaces: String,
@@ -132,7 +132,7 @@ pub enum ImportError {
         path: PathBuf,
         /// Number of such lines.
         lines: u64,
-        /// The first of them.
+        /// The first of these lines.
         example: String,
     },
     /// The text contains several traces.
@@ -151,9 +151,9 @@ pub enum ImportError {
     OtherTime {
         /// The trace.
         path: PathBuf,
-        /// Its machine.
+        /// Machine of the trace.
         machine: String,
-        /// Time from its beginning to the first time needed, ns.
+        /// Time from the beginning of the trace to the first time needed, ns.
         by: Ns,
     },
     /// The file has no durations.
@@ -199,7 +199,7 @@ pub enum ImportError {
     #[error("no packet is in two of the files within {} (--window): the streams differ, or the clocks are further apart, which \
              --offset corrects", duration(*window))]
     NothingInCommon {
-        /// Maximum time between sightings of one packet, ns.
+        /// Maximum time between sightings of the same packet, ns.
         window: Ns,
     },
     /// There is a single file, and the times of the samples of its packets are unknown.

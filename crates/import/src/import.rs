@@ -30,7 +30,7 @@ use std::{
 /// Progress of an import.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     pub read: u64,
     /// Total size of the files, bytes.
     pub bytes: u64,
@@ -216,7 +216,7 @@ impl<'a> Import<'a> {
         self.add_streams()
     }
 
-    /// The last time seen at a place, once all its files have been read completely.
+    /// Latest timestamp in the files of a place; `None` until all of them have been read.
     fn end_of_place(&self, place: usize) -> Option<Ns> {
         let files = (0..self.feeds.len()).filter(|file| self.places[*file] == place);
         let ended = |file: usize| (self.next[file] == Ns::MAX).then(|| self.feeds[file].newest());
@@ -255,7 +255,8 @@ impl<'a> Import<'a> {
     fn hand_out(&mut self, now: Ns) -> Result<(), ImportError> {
         let now = now.min(self.known).min(self.until);
         let mut is_news = false;
-        // A stream need not reach all points. Which ones is only known after the maximum delay of a packet.
+        // A stream need not reach all points. Which points it reaches is only known after the maximum delay of a
+        // packet.
         for (id, since) in self.since.iter().enumerate() {
             if now.saturating_sub(*since) > self.options.window {
                 is_news |= self.joined.expected[id] != self.joined.seen[id];

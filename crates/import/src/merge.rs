@@ -22,7 +22,7 @@ pub(crate) struct Feed {
     streams: Vec<Option<StreamId>>,
     /// Newest time so far, ns.
     newest: Ns,
-    /// First time, ns.
+    /// Time of the first packet, ns.
     first: Ns,
     pub end: Option<Box<FileEnd>>,
     /// Number of packets of streams beyond the run's limit.

@@ -20,7 +20,7 @@ pub struct Options {
     pub offsets: Vec<Offset>,
     /// Requests to estimate offsets of machines.
     pub estimates: Vec<Estimate>,
-    /// Traces of the machines' activity during that time.
+    /// Traces of the machines' activity at the time of the packets.
     pub traces: Vec<Trace>,
     /// Offsets of the traces' clocks from those of their machines' packets.
     pub trace_offsets: Vec<Offset>,
@@ -28,7 +28,7 @@ pub struct Options {
     pub clock_error: Option<Ns>,
     /// User-defined segments: `NAME=FROM..TO`.
     pub segments: Vec<String>,
-    /// Threshold above which packets are counted as late, ns.
+    /// Threshold above which times are counted as late, ns.
     pub threshold: Ns,
     /// Time after which a packet counts as lost, ns.
     pub window: Ns,

@@ -1,7 +1,7 @@
 //! Parses lines of `sv_timestamp_logger`: `ITERATION:SVID:SMPCNT:MICROSECONDS`, one per frame, with the svID and smpCnt
 //! of its first ASDU, and the time by the logger's `CLOCK_REALTIME` (or the NIC's). An svID may contain colons.
 //!
-//! The iteration is the number of times that smpCnt has wrapped since the logger was started, over all streams
+//! The iteration is the number of times that smpCnt has gone back since the logger was started, over all streams
 //! together. If two loggers were started at different times, or one missed a wrap, it does not identify a packet, so
 //! the joiner uses the time instead.
 

@@ -10,7 +10,7 @@ const TAI_AHEAD: Ns = 37 * SECOND;
 /// Maximum deviation from that difference at both ends of the files, ns; not 0, because loggers are started one after
 /// the other.
 const STARTED_WITHIN: Ns = SECOND / 2;
-/// Maximum deviation in files that are another number of whole seconds apart, ns: the delay of packets.
+/// Maximum deviation at both ends of files that are another number of whole seconds apart, ns: the delay of packets.
 const ON_THE_WAY: Ns = SECOND / 10;
 
 /// Offset of a file's clock from the first file's, ns, if both ends of the files show that it is a number of whole

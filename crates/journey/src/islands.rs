@@ -1,8 +1,8 @@
 //! Which points the same packets can pass through, and which are only reached by another sender's packets.
 //!
-//! Two senders of one stream name look like one sender if only names and numbers are compared. Network namespaces
-//! joined only by veths are *islands*: a packet that enters one never appears in another. Everything outside the
-//! observed part (beyond network cards, virtual machines, other machines) counts as one island, since it may be
+//! Two senders with the same stream name look like one sender if only names and numbers are compared. Network
+//! namespaces joined only by veths are *islands*: a packet that enters one never appears in another. Everything outside
+//! the observed part (beyond network cards, virtual machines, other machines) counts as one island, since it may be
 //! connected there.
 
 use crate::journey::{bits, MAX_POINTS};
@@ -11,7 +11,7 @@ use latpath_model::{Link, PointInfo, HOST};
 /// A network namespace of a machine; `None` for everything outside, where there are no points.
 type Place<'a> = Option<(&'a str, u32)>;
 
-/// The islands in which packets are sent or enter, each as its points in `seen`, in bits `1 << PointId`.
+/// The islands in which packets are sent or which they enter, each as the bits `1 << PointId` of its points in `seen`.
 pub(crate) fn with_senders(points: &[PointInfo], seen: u64) -> Vec<u64> {
     let ids = || bits(seen).filter(|p| *p < points.len().min(MAX_POINTS));
     let mut places: Vec<Place> = vec![None];

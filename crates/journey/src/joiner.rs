@@ -1,9 +1,9 @@
 //! Joins sightings into journeys, as a stream and in bounded memory.
 //!
-//! The caller pushes sightings of all machines, merged roughly by time (a disorder of the clocks' error is normal), and
-//! regularly passes the time up to which all sightings have arrived. Journeys are handed out in order of their first
-//! sighting, each exactly once. `matching` decides which journey a sighting belongs to; docs/journeys.md has the
-//! explanation.
+//! The caller pushes sightings of all machines, merged roughly by time (they may be out of order by the clocks'
+//! errors), and regularly passes the time up to which all sightings have arrived. Journeys are handed out in order of
+//! their first sighting, each exactly once. `matching` decides which journey a sighting belongs to; docs/journeys.md
+//! has the explanation.
 
 use crate::copies;
 use crate::journey::{Journey, MAX_POINTS};
@@ -65,7 +65,7 @@ pub struct Totals {
     pub duplicates: u64,
     /// Repeated sightings at any point; runs of earlier versions store these as `duplicates`.
     pub repeated: u64,
-    /// Sightings in no journey, because it was closed or is no longer kept.
+    /// Sightings not assigned to a journey, because theirs was closed or is no longer kept.
     pub late: u64,
     /// Journeys closed early because too many were open.
     pub evicted: u64,
@@ -108,7 +108,7 @@ pub struct Joiner {
 }
 
 /// After repeated late sightings at unexpected points, all journeys temporarily stay open for the whole window, so that
-/// the points can be found. A pause follows, because this costs memory.
+/// the points can be found. This costs memory, so a pause follows.
 #[derive(Default)]
 struct Hold {
     late: u32,
@@ -121,7 +121,7 @@ struct Hold {
 const MAX_BYTES: usize = 16 << 20;
 /// Heads per open journey.
 const HEADS_PER_OPEN: usize = 4;
-/// Late sightings at unexpected points after which journeys are kept longer.
+/// Number of late sightings at unexpected points after which journeys are kept open longer.
 const HOLD_AFTER: u32 = 32;
 
 impl Joiner {

@@ -25,14 +25,14 @@ pub struct Journey<'a> {
     pub cpu: &'a [u16],
     /// Thread of each sighting; valid where `t` is.
     pub tid: &'a [u32],
-    /// Duplicate arrivals at the last point of the route.
+    /// Number of duplicate arrivals at the last point of the route.
     pub duplicates: u32,
     /// Whether the packet reached the last point of the route after a later packet of its sender (RFC 4737).
     pub out_of_order: bool,
     /// Index of the note of the `drop` point plus one; 0 for none.
     pub drop_note: u16,
-    /// Packets directly before this one that no point saw, by sequence numbers, as known when the journey was handed
-    /// out.
+    /// Number of packets directly before this one that no point saw, by sequence numbers, as known when the journey was
+    /// handed out.
     pub missing_before: u32,
 }
 

@@ -4,7 +4,7 @@ use crate::ring::Ring;
 use latpath_model::Ns;
 use latpath_protocols::sequence::{Placement, Sequence};
 
-/// Consecutive sightings that must contradict a point's position before the position is discarded.
+/// Number of consecutive sightings contradicting a point's position after which the position is discarded.
 const CONTRADICTIONS: u32 = 16;
 /// Maximum number of sequence steps between consecutive sightings at a point that drains a queue of packets that are no
 /// longer kept.
@@ -20,23 +20,22 @@ pub(crate) struct Position {
     pub last_key: u32,
     /// Number of the last packet seen, including stragglers.
     latest: Option<u64>,
-    /// Number of the last packet before the latest jump forward, and how many more sightings may be stragglers from
-    /// before the jump.
+    /// Position before the latest jump forward, and how many more sightings may be stragglers from before the jump.
     before_jump: Option<(u64, u64)>,
     /// Greatest number that two consecutive packets seen here reached: much smaller numbers are no longer expected.
     pub passed: Option<u64>,
     /// A journey seen here whose number does not give its place in the stream, and the point's position at that time.
     out_of_place: Option<(u64, Option<u64>)>,
-    /// Consecutive sightings that began a journey far behind the head.
+    /// Number of consecutive sightings that began a journey far behind the head.
     begun: u32,
-    /// Consecutive sightings that could also be a packet one or more cycles newer, and how many packets the point was
-    /// behind the head at the first of them.
+    /// Number of consecutive sightings that could also be a packet one or more cycles newer, and how many packets the
+    /// point was behind the head at the first of them.
     ambiguous: u32,
     ambiguous_behind: u64,
-    /// Consecutive sightings that would move the point back, and the position there.
+    /// Number of consecutive sightings that would move the point back, and the position there.
     back: u32,
     back_to: u64,
-    /// Consecutive sightings of packets older than all kept journeys, and the time of the first.
+    /// Number of consecutive sightings of packets older than all kept journeys, and the time of the first.
     stale: u64,
     stale_since: Ns,
 }
@@ -136,7 +135,8 @@ fn search(ring: &Ring, sequence: &Sequence, at: &mut Position, q: &MatchQuery) -
     let (mut near, mut newest, mut twice, mut back) = (None::<(u64, u64)>, None, None::<(u64, u64)>, None);
     let (mut straggler, mut closed) = (None, None);
     let out_of_place = at.out_of_place(q.reorder);
-    // Closed journeys before all of the point's positions are no candidates, nor are older ones: the walk ends there.
+    // Closed journeys far before all of the point's positions are no candidates, nor are older ones: the walk ends
+    // there.
     let nearest = least(least(next, out_of_place), before_jump).unwrap_or(0);
     let behind = nearest.saturating_sub(q.near).min(bottom).min(ring.emit);
     let mut chain = ring.with_key(q.key);

@@ -88,7 +88,7 @@ pub struct Reactions {
     /// Events before which earlier ones may still arrive, by time and order of arrival.
     events: BTreeMap<(Ns, u64), (Side, Event)>,
     arrived: u64,
-    /// Packets that came in, in order of time, from the first undecided one on.
+    /// Packets that came in, in order of time, from the first unsettled one on.
     waiting: VecDeque<Waiting>,
     number: u64,
     counts: ReactionCounts,
@@ -120,7 +120,7 @@ impl Reactions {
         self.counts
     }
 
-    /// Key and time of the first sighting of spurious packets since the last call.
+    /// Keys and times of the first sightings of the spurious packets since the last call.
     pub fn take_spurious(&mut self) -> Vec<(u32, Ns)> {
         std::mem::take(&mut self.spurious)
     }
@@ -140,7 +140,7 @@ impl Reactions {
         }
     }
 
-    /// Pairs all events before `reached`, and hands out the decided reactions in the order of the packets that came in.
+    /// Pairs all events before `reached`, and hands out the settled reactions in the order of the packets that came in.
     /// All events before `reached` must have been added.
     pub fn advance(&mut self, reached: Ns, sink: &mut impl FnMut(&Journey)) {
         while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 < reached) {
@@ -156,8 +156,8 @@ impl Reactions {
         self.hand_out(sink);
     }
 
-    /// Ends the input at `end`, and hands out the decided reactions. Packets that still wait for a reaction are
-    /// dropped, like packets under way at the end of a recording.
+    /// Ends the input at `end`, and hands out the settled reactions. Packets that still wait for a reaction are
+    /// dropped, like packets in flight at the end of a recording.
     pub fn finish(&mut self, end: Ns, sink: &mut impl FnMut(&Journey)) {
         self.advance(end, sink);
         self.waiting.retain(|waiting| !matches!(waiting.outcome, Outcome::Open));
@@ -379,7 +379,7 @@ mod tests {
                     (*is_cause, key, t)
                 })
                 .collect();
-            // The expected pairs, straight from the definition.
+            // The expected pairs, computed directly from the definition.
             let (mut expected, mut taken): (Pairs, Vec<u32>) = (Vec::new(), Vec::new());
             for (_, key, t) in events.iter().filter(|e| e.0) {
                 let answers = |e: &&(bool, u32, Ns)| !e.0 && e.2 > *t && e.2 <= *t + 100 && !taken.contains(&e.1);

@@ -9,10 +9,10 @@ use latpath_model::point::Copies;
 use latpath_model::{Link, Ns, Passage, Point, PointId, PointInfo, PointKind, StreamId, StreamSpec, HOST};
 use std::collections::BTreeSet;
 
-/// The points in the order in which packets pass, and the routes.
+/// The points in the order in which packets pass them, and the routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// All points that saw a packet, in the order in which packets pass. Drop points are excluded.
+    /// All points that saw a packet, in the order in which packets pass them. Drop points are excluded.
     pub order: Vec<PointId>,
     /// The points of all streams' routes, in order.
     pub points: Vec<PointId>,
@@ -50,7 +50,8 @@ pub struct ReactionEnds {
     pub wire_out: PointId,
 }
 
-/// The point at which a packet of this route has arrived: the last one, or the last before those at a guest's door.
+/// The point at which a packet of this route counts as arrived: the last one, or the last before those at a guest's
+/// door.
 pub fn arrival(route: &[PointId], points: &[PointInfo]) -> Option<PointId> {
     let is_before_door = |p: &&PointId| points.get(usize::from(**p)).is_none_or(|info| !info.point.kind.is_at_door());
     route.iter().rfind(is_before_door).or(route.last()).copied()
@@ -376,7 +377,7 @@ impl Search<'_> {
         self.info(p).point.machine == machine
     }
 
-    /// Whether two points are at one device, by its name: imported files have no device index.
+    /// Whether two points are at the same device, judged by its name: imported files have no device index.
     fn is_at_port(&self, p: PointId, other: PointId) -> bool {
         let port = |p: PointId| (&self.info(p).point.machine, self.info(p).netns, &self.info(p).point.device);
         port(p) == port(other)
@@ -422,7 +423,7 @@ impl Search<'_> {
             .or_else(|| self.order.iter().rev().copied().find(|p| self.can_end(*p)))
     }
 
-    /// The point at which a vCPU enters the guest with packets read at `read`, if it saw at least half of them.
+    /// The point at which a vCPU enters the guest with packets read at `read`, if that point saw at least half of them.
     fn entry_with(&self, read: PointId) -> Option<PointId> {
         let both = |p: PointId| u64::from(self.counts.both[usize::from(p)][usize::from(read)]);
         let is_its = |p: &PointId| self.kind(*p).is_in_vm() && self.is_at_port(*p, read);
@@ -458,7 +459,8 @@ impl Search<'_> {
         route
     }
 
-    /// Keeps one of several VMs that read the packet: the one whose tap leads to the sink, else the last.
+    /// Keeps one of several VMs that read the packet: the one whose read is the sink or whose tap leads to it, else the
+    /// last.
     fn only_one_vm(&self, route: &mut Vec<PointId>, sink: PointId) {
         let reads: Vec<PointId> = route.iter().copied().filter(|p| self.passage(*p) == Passage::ToVm).collect();
         let is_its = |p: &PointId| *p == sink || (self.kind(sink).is_in_vm() && self.is_at_port(*p, sink));

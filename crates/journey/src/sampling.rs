@@ -7,8 +7,8 @@ use latpath_protocols::sequence::Sequence;
 use std::collections::VecDeque;
 
 const SECOND: Ns = 1_000_000_000;
-/// Maximum apparent time by which a packet may precede its sample because of clock errors, ns. A packet that is earlier
-/// counts as a late one of the previous second.
+/// Maximum apparent time by which a packet may precede its sample because of clock errors, ns. An even earlier packet
+/// counts as a late packet of the previous second.
 const MOST_EARLY: Ns = 100_000_000;
 /// Maximum number of changes of smpSynch of one stream during a packet's transit.
 const CHANGES: usize = 16;
@@ -44,7 +44,7 @@ struct Counting {
     /// A reference packet: its key and its first sighting.
     since: (u32, Ns),
     is_by_second: bool,
-    /// Packets since then that did not fit.
+    /// Number of packets since then that did not fit.
     unfit: u64,
 }
 

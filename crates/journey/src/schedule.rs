@@ -22,7 +22,7 @@ pub(crate) struct Schedule {
     /// A punctual packet. `rate.0` packets take `rate.1` ns.
     on_time: Place,
     rate: (i64, Ns),
-    /// Place of the block's first packet, and in `least` the lateness of the least late packet and that packet.
+    /// Place of the block's first packet. `least`: lateness, place and time of the block's least late packet.
     block: i64,
     least: Option<(Ns, Place)>,
     blocks: u8,

@@ -63,7 +63,7 @@ pub struct Layout {
 }
 
 /// The segments of a route, without neighbours that a classic segment already covers. If streams have different routes,
-/// the segments of each route follow each other; one name may then occur several times with different ends.
+/// the segments of each route follow each other; the same name may then occur several times with different ends.
 pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
     let mut all = Layout::default();
     for route in route.distinct() {
@@ -110,7 +110,7 @@ pub fn layout(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
     layout
 }
 
-/// The segments of reactions, without parts that begin and end at one point.
+/// The segments of reactions, without parts that begin and end at the same point.
 fn of_reactions(route: &Route) -> Vec<Segment> {
     let mut all: Vec<Segment> = Vec::new();
     for ReactionEnds { wire_in, taken, given, wire_out } in route.reactions.iter().filter_map(|reaction| reaction.ends)

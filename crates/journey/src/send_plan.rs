@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 
 /// Time for which a send time is kept after its packet's sighting, ns; the journey must be handed over by then.
 const KEPT: Ns = 5_000_000_000;
-/// Maximum packets whose send times are kept: as many as the joiner's open journeys.
+/// Maximum number of packets whose send times are kept: as many as the joiner's open journeys.
 const MOST_KEPT: usize = 1 << 17;
 
 /// Send times of packets whose journeys are open.

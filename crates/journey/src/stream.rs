@@ -11,7 +11,7 @@ use latpath_protocols::sequence::{Placement, Sequence};
 
 /// Maximum number of votes by which the lead is ahead of other points.
 const LEAD_SURE: u32 = 1024;
-/// Maximum drop notes whose frequency is counted.
+/// Maximum number of drop notes whose frequency is counted.
 const MAX_NOTES: usize = 4096;
 
 /// Counts of the packets that reach a point, as an application there would keep them.
@@ -20,7 +20,7 @@ pub(crate) struct Received {
     duplicates: u64,
     /// Sequence of the numbers received, for keys with an order.
     order: Option<Box<Sequence>>,
-    /// Greatest number of a journey received, for keys without an order.
+    /// For keys without an order: the greatest number of a received journey that was first seen at the lead.
     greatest: Option<u64>,
 }
 
@@ -185,7 +185,7 @@ impl Stream {
         }
     }
 
-    /// Duplicate packets at the reader; without a reader, at the point with the most.
+    /// Number of duplicate packets at the reader; without a reader, at the point with the most.
     pub fn duplicates(&self) -> u64 {
         let of = |reader: PointId| self.received.get(usize::from(reader)).map_or(0, |received| received.duplicates);
         let most = || self.received.iter().map(|received| received.duplicates).max().unwrap_or(0);

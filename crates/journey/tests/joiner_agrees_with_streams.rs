@@ -97,8 +97,8 @@ proptest! {
                 (listed.received, listed.lost, listed.duplicates, listed.restarts),
                 (joiner.sightings / points.len() as u64, joiner.never_seen, joiner.duplicates, joiner.restarts)
             );
-            // At the first uncommon wrap, a packet from before the wrap that arrives after one from behind it is not
-            // recognised as out of order.
+            // At the first uncommon wrap, a packet from before the wrap that arrives after one from beyond the wrap is
+            // not recognised as out of order.
             if wrap != 1000 {
                 prop_assert_eq!(listed.out_of_order, joined.out_of_order, "{:?}", route);
             }

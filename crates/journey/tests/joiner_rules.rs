@@ -6,7 +6,7 @@ use latpath_protocols::{goose, ProtocolId};
 
 const MS: Ns = 1_000_000;
 const US: Ns = 1_000;
-/// Interval of frames at 4000 per second.
+/// Interval between frames at 4000 per second.
 const INTERVAL: Ns = 250 * US;
 const NIC: u16 = 0;
 const TAP: u16 = 1;

@@ -613,7 +613,7 @@ impl Topology {
 
     fn new(chance: &mut Noise) -> Self {
         let mut net = Self { points: Vec::new(), seen: Vec::new(), truth: Vec::new(), t: 100_000, next_ifindex: 2 };
-        // Enters through a NIC, or from a publisher's namespace on this machine.
+        // Packets enter through a NIC, or from a publisher's namespace on this machine.
         if chance.one_in(2) {
             let (near, far) = net.ifindexes();
             net.on("host/tx@pub0", Link::Veth, SENDER, (near, far));
@@ -958,7 +958,7 @@ fn with_an_agent_the_route_passes_the_door_of_the_guests_own_tap() {
 }
 
 /// A packet from a VM on the host to one on `b`, whose devices have the same names; both bridges flood it to a second
-/// VM. The clock of b is behind, so that it seems to arrive before the host has sent it.
+/// VM. The clock of b is behind, so that the packet seems to arrive before the host has sent it.
 #[test]
 fn between_two_hypervisors_the_route_leaves_the_first_by_its_nic() {
     use Link::{Nic, Tap};

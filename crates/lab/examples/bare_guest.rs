@@ -1,5 +1,5 @@
-//! Runs a guest of about twenty bytes of code that executes CPUID in a loop, and prints the mean time of one in ns: the
-//! cost of a VM exit that KVM handles in the kernel.
+//! Runs a guest of about twenty bytes of code that executes CPUID in a loop, and prints the mean time per CPUID in ns:
+//! the cost of a VM exit that KVM handles in the kernel.
 //!
 //! ```text
 //! cargo run --release -p latpath-lab --example bare_guest -- [THOUSANDS]

@@ -15,7 +15,8 @@
 #define TS_INFO struct ethtool_ts_info
 #endif
 
-/* Hooks of net_device_ops that switch stamps on and off, by two functions of the driver: set may change the filter. */
+/* Hooks of net_device_ops that set and get the configuration of stamps, by two functions of the driver: set may change
+ * the filter. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)
 
 #define STAMPING_OPS .ndo_hwtstamp_set = stamping_set, .ndo_hwtstamp_get = stamping_get

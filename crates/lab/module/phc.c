@@ -191,7 +191,7 @@ int phc_index(const struct phc *phc)
 	return ptp_clock_index(phc->ptp);
 }
 
-/* For tests: a time of CLOCK_MONOTONIC, and the time of each clock at it if it were not frozen. */
+/* For tests: a time of CLOCK_MONOTONIC, and what each clock would show at that time if it were not frozen. */
 static int truth_get(char *buffer, const struct kernel_param *kp)
 {
 	u64 now = ktime_get_ns();

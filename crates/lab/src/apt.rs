@@ -15,11 +15,11 @@ use std::{
     time::Duration,
 };
 
-/// The cache of root if its environment names another user's folder, as with `sudo -E`.
+/// Root's cache directory if its environment points to another user's, as with `sudo -E`.
 const ROOTS: &str = "/var/cache/latpath";
 
 /// The folder of files that outlive a run: `$LATPATH_CACHE`, `$XDG_CACHE_HOME/latpath` or `~/.cache/latpath`. No other
-/// user may be able to change it, because latpath runs its programs and kernels.
+/// user may be able to change it, because latpath runs programs and kernels from it.
 pub(crate) fn cache() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(folder) = set("LATPATH_CACHE") {
@@ -122,7 +122,7 @@ impl View {
         Ok(view)
     }
 
-    /// Only these suites (`bookworm-backports`) of the Debian mirror in the machine's sources; the first one has
+    /// Only these suites (e.g. `bookworm-backports`) of the Debian mirror in the machine's sources; the first one has
     /// priority. For another architecture, no package counts as installed.
     pub(crate) fn suites(work: &Work, suites: &[&str], arch: Arch, stop: Stop) -> Result<Self> {
         let mirror = mirror(work, stop)?;
@@ -166,7 +166,7 @@ impl View {
         Ok(text.lines().filter_map(|l| l.trim().strip_prefix("Depends: ")).map(str::to_owned).collect())
     }
 
-    /// Downloads the kernel of a meta package: its first dependency whose name continues with a number, which changes
+    /// Downloads the kernel of a metapackage: its first dependency whose name continues with a number, which changes
     /// with every security update. If the name ends in a dot (`linux-image-6.18.`): the newest package whose name
     /// begins with it.
     pub(crate) fn download_kernel(&self, name: &str, arch: Arch, work: &Work, stop: Stop) -> Result<PathBuf> {

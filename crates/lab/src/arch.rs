@@ -20,7 +20,7 @@ impl Arch {
         }
     }
 
-    /// Debian's package of the emulator.
+    /// Debian package of the emulator.
     pub(crate) const fn package(self) -> &'static str {
         match self {
             Self::X86 => "qemu-system-x86",
@@ -28,7 +28,7 @@ impl Arch {
         }
     }
 
-    /// QEMU's machine type, except for machines that run nested guests.
+    /// QEMU machine type, except for machines that run nested guests.
     pub(crate) fn machine(self) -> &'static str {
         match self {
             Self::X86 => "q35",
@@ -36,7 +36,7 @@ impl Arch {
         }
     }
 
-    /// QEMU's machine and CPU types that can run nested guests in emulation.
+    /// QEMU machine and CPU types that can run nested guests in emulation.
     pub(crate) fn nesting(self) -> (&'static str, &'static str) {
         match self {
             Self::X86 => ("q35", "EPYC,+svm,+npt"),
@@ -51,7 +51,7 @@ impl Arch {
         }
     }
 
-    /// Debian's name of the architecture.
+    /// Name of the architecture in Debian.
     pub(crate) fn debian(self) -> &'static str {
         match self {
             Self::X86 => "amd64",

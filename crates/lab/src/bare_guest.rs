@@ -99,8 +99,8 @@ impl BareGuest {
         Ok(Self { vm, vcpu, run, code })
     }
 
-    /// Runs code that writes to an I/O port `outs` times, executes CPUID `cpuids` times, and halts. Returns the number
-    /// of returns from KVM_RUN.
+    /// Runs code that writes to an I/O port `outs` times, executes CPUID `cpuids` times, and halts. Returns how many
+    /// times KVM_RUN returned.
     ///
     /// # Errors
     /// If KVM reports an error.

@@ -45,7 +45,7 @@ impl Emulator {
         Self::newer(Arch::OWN, progress, stop)
     }
 
-    /// Debian's newer QEMU from the cache, which is fetched if missing.
+    /// The newer QEMU from Debian: the cached one, which is fetched if missing.
     pub(crate) fn newer(arch: Arch, progress: Progress, stop: Stop) -> Result<Self> {
         let cache = layers::cache()?;
         let root = match arch == Arch::OWN {

@@ -13,7 +13,7 @@ pub enum Error {
     Missing {
         /// Name of the program.
         program: &'static str,
-        /// Debian's package of the program.
+        /// Debian package of the program.
         package: &'static str,
     },
     /// A system call failed.
@@ -21,7 +21,7 @@ pub enum Error {
     Io {
         /// The operation and its object.
         doing: String,
-        /// The system's error.
+        /// Error returned by the operating system.
         source: io::Error,
     },
     /// The network could not be read or changed.

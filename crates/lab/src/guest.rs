@@ -192,7 +192,7 @@ impl Guest {
         &self.agent
     }
 
-    /// The unix socket of QEMU's machine protocol (QMP), for one client at a time.
+    /// The unix socket of the QEMU Machine Protocol (QMP), for one client at a time.
     pub fn monitor_socket(&self) -> &Path {
         &self.monitor
     }
@@ -276,7 +276,7 @@ impl Guest {
     }
 }
 
-/// QEMU's options: the NIC on the path's tap, the agent's port, and a vsock if the plan has one.
+/// QEMU options: the NIC on the path's tap, the agent's port, and a vsock if the plan has one.
 fn devices(plan: &GuestPlan, acceleration: Acceleration, macvtap: Option<&Path>) -> Vec<String> {
     let is_vhost =
         acceleration == Acceleration::KvmVhost && !matches!(plan.service, NicService::Qemu | NicService::Packed);

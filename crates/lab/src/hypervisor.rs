@@ -243,7 +243,7 @@ fn accelerations(is_foreign: bool) -> Vec<Acceleration> {
     tries
 }
 
-/// QEMU's options: this machine's root and the layers over it, read-only; the folder for output; the debugger's socket;
+/// QEMU options: this machine's root and the layers over it, read-only; the folder for output; the debugger's socket;
 /// the NICs.
 fn devices(layers: &Layers, nics: Nics, out: &Path, files: &Files) -> Vec<String> {
     let share = |tag: &str, path: &Path, options: &str| {

@@ -96,7 +96,7 @@ fn fetch(kept: &Path, progress: Progress, stop: Stop) -> Result<()> {
     work.keep(&unpacked, &kept.join(name.trim_end_matches(".deb")))
 }
 
-/// Debian's package that depends on the newest kernel.
+/// Debian metapackage that depends on the newest kernel.
 fn meta_package() -> &'static str {
     if cfg!(target_arch = "aarch64") {
         "linux-image-arm64"

@@ -19,7 +19,7 @@ use std::{
 pub struct LabKernel {
     /// Name in LATPATH_LAB and in reports.
     pub name: &'static str,
-    /// Debian's meta package of the newest kernel; if it ends in a dot, the prefix of the packages of one version.
+    /// Debian metapackage of the newest kernel; if it ends in a dot, the prefix of the packages of one version.
     package: &'static str,
     pub(crate) suite: &'static str,
     /// Whether it is built with PREEMPT_RT.

@@ -14,7 +14,7 @@ pub enum Nics {
 }
 
 impl Nics {
-    /// Fetches the emulator into the cache, unless this machine's own will do.
+    /// Fetches the emulator into the cache, unless this machine's own suffices.
     ///
     /// # Errors
     /// If the emulator cannot be fetched.
@@ -30,7 +30,7 @@ impl Nics {
         }
     }
 
-    /// QEMU's options.
+    /// QEMU options.
     pub(crate) fn devices(self) -> &'static str {
         match self {
             Self::E1000e => {

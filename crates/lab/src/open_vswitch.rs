@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The programs of Open vSwitch that a lab runs, and Debian's package of them.
+/// The programs of Open vSwitch that a lab runs, and the Debian package that contains them.
 pub(crate) const PROGRAMS: [&str; 5] = ["ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl"];
 pub(crate) const PACKAGE: &str = "openvswitch-switch";
 
@@ -26,7 +26,7 @@ const QUICK: Duration = Duration::from_secs(60);
 /// them all.
 const UPTIME: f64 = 11.0;
 
-/// Open vSwitch's daemon built with DPDK, which supports vhost-user ports (Debian: openvswitch-switch-dpdk).
+/// The Open vSwitch daemon built with DPDK, which supports vhost-user ports (Debian: openvswitch-switch-dpdk).
 pub const WITH_DPDK: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 /// Settings of DPDK for a machine without huge pages and without NICs for DPDK.
 const DPDK: [&str; 5] = [

@@ -175,7 +175,7 @@ pub struct LabPath {
     pub application: Option<Namespace>,
 }
 
-/// Creates a veth pair with an end in each namespace, directly and without passing through another one.
+/// Creates a veth pair with an end in each namespace; neither end passes through a third namespace.
 fn cable(left: &Namespace, left_device: &str, right: &Namespace, right_device: &str) -> Result<()> {
     let other_end = NewDevice::Veth { peer: right_device, netns: Some(right.netns()) };
     Ok(left.network()?.add_device(left_device, other_end)?)

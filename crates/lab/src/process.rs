@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Interval of polls during a wait.
+/// Interval between polls during a wait.
 const TICK: Duration = Duration::from_millis(20);
 
 /// A child process, which is ended when this value is dropped, if not before.

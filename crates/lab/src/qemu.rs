@@ -53,7 +53,7 @@ pub(crate) struct Files {
     pub(crate) messages: PathBuf,
     /// Socket of the debugger stub, for machines that have one.
     pub(crate) debugger: PathBuf,
-    /// Socket of QEMU's machine protocol (QMP).
+    /// Socket of the QEMU Machine Protocol (QMP).
     pub(crate) monitor: PathBuf,
 }
 

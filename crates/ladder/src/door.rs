@@ -1,6 +1,6 @@
 //! The guest's door: when the host announced each packet to its guest, and when a vCPU of the guest ran with it.
 //!
-//! A server (vhost's worker, or QEMU's thread) takes packets off a tap, puts them into the guest's ring and then raises
+//! A server (a vhost worker, or a QEMU thread) takes packets off a tap, puts them into the guest's ring and then raises
 //! one interrupt for all of them, unless the guest has disabled interrupts because it polls the ring. Events and
 //! packets are joined exactly, never by guesses:
 //!
@@ -191,7 +191,7 @@ impl Door {
         self.processes.get(&tid).copied().flatten()
     }
 
-    /// Time before which no step is reported any more, if all events before `until` were pushed.
+    /// Time before which no further step will be reported, if all events before `until` have been pushed.
     pub fn settled(&self, until: Ns) -> Ns {
         let signalled = self.interrupts.iter().filter(|interrupt| !interrupt.is_raised()).map(|i| &i.packets);
         let waiting = self.servers.values().map(|server| &server.pending).chain(signalled).flatten();
@@ -389,7 +389,7 @@ impl Door {
         serves.into_iter().for_each(|kick| self.kicks.round_ends(kick, mark.t));
     }
 
-    /// vhost's worker signals the interrupt of the queue that it serves.
+    /// A vhost worker signals the interrupt of the queue that it serves.
     fn signalled(&mut self, mark: Mark, eventfd: u32) {
         let Some(server) = self.servers.get_mut(&mark.pid).filter(|server| server.call == Some(eventfd)) else {
             return;
@@ -408,7 +408,7 @@ impl Door {
         self.interrupts[at].packets.extend(pending);
     }
 
-    /// A thread of QEMU has read vhost's signal.
+    /// A QEMU thread has read vhost's signal.
     fn relayed(&mut self, mark: Mark, eventfd: u32) {
         let signalled = self.interrupts.extract_if(.., |i| i.stage == Stage::Signalled(eventfd));
         let together = signalled.reduce(|earlier, last| {
@@ -589,7 +589,7 @@ impl Door {
         for at in its.into_iter().rev() {
             match is_known {
                 true => self.interrupts[at].stage = Stage::Injected(mark.pid),
-                // The interrupt may belong to any vCPU of the process, so it is not known to be taken here.
+                // The interrupt may be for any vCPU of the process, so whether this one takes it is unknown.
                 false => {
                     let interrupt = self.interrupts.remove(at);
                     self.not_taken(interrupt.packets.len());

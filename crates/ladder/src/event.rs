@@ -104,7 +104,7 @@ pub enum EventKind {
     Irqfd(Eventfd),
     /// A packet for the guest reaches the tap.
     Arrive(Device),
-    /// The server (vhost's worker, or QEMU) carries a packet.
+    /// The server (a vhost worker, or QEMU) carries a packet.
     Packet {
         /// Direction of the packet.
         direction: Direction,

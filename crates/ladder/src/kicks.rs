@@ -7,7 +7,7 @@ use crate::step::Step;
 use crate::threads::Mark;
 use crate::transfer::{Open, Stage};
 
-/// Number of rounds of the queue after which a transfer that has not ended is abandoned.
+/// Number of times that the server turns to the queue again after which an open transfer is closed or abandoned.
 const PATIENCE: u8 = 8;
 
 impl Ladder {

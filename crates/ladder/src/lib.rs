@@ -1,4 +1,4 @@
-//! Transfers between a guest and its host, step by step: the guest kicks a queue (the vCPU leaves the guest); vhost's
+//! Transfers between a guest and its host, step by step: the guest kicks a queue (the vCPU leaves the guest); a vhost
 //! worker or QEMU is woken, runs, and carries the packet; the interrupt is raised, reaches the vCPU, and is injected;
 //! the guest's handler runs. In the other direction, a transfer begins when a packet reaches the tap.
 //!

@@ -34,7 +34,8 @@ impl Ladder {
             })
             .collect();
         let [at] = candidates[..] else {
-            // Without a waiting transfer, this is not the first packet of its round, and only the first counts.
+            // Without a waiting transfer, the packet does not count: of several packets in a round, only the first
+            // does.
             self.counts.ambiguous += u64::from(candidates.len() > 1);
             return;
         };

@@ -14,17 +14,17 @@ use serde::{Deserialize, Serialize};
 /// The figures of all queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LadderFigures {
-    /// Events received.
+    /// Number of events received.
     pub events: u64,
-    /// Transfers abandoned because of lost events.
+    /// Number of transfers abandoned because of lost events.
     pub ended_by_loss: u64,
-    /// Transfers whose end was not seen.
+    /// Number of transfers whose end was not seen.
     pub unfinished: u64,
-    /// Packets that several transfers could have carried; assigned to none.
+    /// Number of packets that several transfers could have carried; assigned to none.
     pub ambiguous_packets: u64,
-    /// Effects seen before their cause. If above 0, the order or the clock of the events is wrong.
+    /// Number of effects seen before their cause. If above 0, the order or the clock of the events is wrong.
     pub causality_violations: u64,
-    /// Kicks of queues without packets: disks, consoles, a NIC's control queue.
+    /// Number of kicks of queues without packets: disks, consoles, a NIC's control queue.
     pub other_kicks: u64,
     /// Queues that carried packets, by number of packets in descending order.
     pub queues: Vec<QueueReport>,
@@ -43,18 +43,18 @@ pub struct QueueReport {
     pub doorbell: Option<String>,
     /// Number of the eventfd of its kicks, if known.
     pub kick_eventfd: Option<u64>,
-    /// Whether vhost's worker carries its packets; otherwise QEMU does.
+    /// Whether a vhost worker carries its packets; otherwise QEMU does.
     pub by_vhost: bool,
-    /// Kicks; 0 for packets to the guest, which need none.
+    /// Number of kicks; 0 for packets to the guest, which need none.
     pub kicks: u64,
-    /// Kicks (to the guest: packets) while an earlier one waited for the server; they belong to the earlier one's
-    /// transfer.
+    /// Number of kicks (to the guest: packets) that came while an earlier one waited for the server; they belong to the
+    /// earlier one's transfer.
     pub coalesced: u64,
-    /// Kicks after which the server found no packet: an earlier round had taken it.
+    /// Number of kicks after which the server found no packet, because an earlier round had taken it.
     pub kicks_without_packet: u64,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Packets without a kick because the server was active (suppressed kicks); 0 for packets to the guest.
+    /// Number of packets without a kick because the server was active (suppressed kicks); 0 for packets to the guest.
     pub packets_without_kick: u64,
     /// Its transfers by variant, by number of transfers in descending order.
     pub ladders: Vec<MeansReport>,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum Step {
     /// The vCPU leaves the guest to kick, or the packet reaches the tap.
     Begin,
-    /// The server (vhost's worker, or QEMU's thread) is woken.
+    /// The server (a vhost worker, or a QEMU thread) is woken.
     #[serde(rename = "server_woken")]
     Woken,
     /// The server runs.
@@ -18,7 +18,7 @@ pub enum Step {
     Runs,
     /// The server carries the packet through the tap.
     Packet,
-    /// vhost's worker wakes QEMU, which relays the interrupt.
+    /// The vhost worker wakes QEMU, which relays the interrupt.
     RelayWoken,
     /// QEMU runs.
     RelayRuns,

@@ -31,9 +31,9 @@ pub enum TextError {
 pub struct Imported {
     /// The ladder's results.
     pub report: Observation<LadderFigures>,
-    /// Lines read.
+    /// Number of lines read.
     pub lines: u64,
-    /// Lines without an event, except blank lines.
+    /// Number of lines without an event, except blank lines.
     pub no_events: u64,
 }
 

@@ -12,7 +12,7 @@ pub struct Transfer {
     pub steps: Vec<(Step, Mark)>,
     /// Reason of the vCPU's exit ([`crate::Ladder::reason`]), if it left the guest.
     pub reason: Option<u16>,
-    /// vhost's worker, or QEMU's thread.
+    /// The thread that carries the packet: a vhost worker, or a QEMU thread.
     pub server: u32,
 }
 

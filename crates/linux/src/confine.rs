@@ -70,7 +70,7 @@ pub fn ends_with(parent: libc::pid_t) -> io::Result<()> {
 /// privileges. The process must have only one thread.
 ///
 /// # Errors
-/// The kernel's error.
+/// The kernel rejects the change.
 pub fn keep_opening_of_mapped_files() -> io::Result<()> {
     no_new_privileges()?;
     let own = crate::proc::capabilities();
@@ -214,7 +214,7 @@ fn seccomp() -> io::Result<()> {
     filter.push(step(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0));
     filter.push(step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program and its steps outlive the call.
+    // SAFETY: the filter and its instructions outlive the call.
     check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program, 0, 0) }.into()).map(drop)
 }
 

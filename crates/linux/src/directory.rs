@@ -27,7 +27,7 @@ impl Directory {
     /// Opens an existing directory; an empty path means the working directory.
     ///
     /// # Errors
-    /// The system's error.
+    /// The path is not a directory, or this user may not open it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let opened = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -42,7 +42,7 @@ impl Directory {
     /// Opens the directory of a file, and returns the file's name in it.
     ///
     /// # Errors
-    /// The system's error, or the path does not end in a name.
+    /// The directory cannot be opened, or the path does not end in a name.
     pub fn of_file(path: &Path) -> io::Result<(Self, OsString)> {
         let name = path.file_name();
         let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
@@ -52,7 +52,8 @@ impl Directory {
     /// Creates a directory that only this user may enter.
     ///
     /// # Errors
-    /// The system's error; `AlreadyExists` also if another directory replaced it before it was opened.
+    /// The directory cannot be created or opened; `AlreadyExists` also if another directory replaced it before it was
+    /// opened.
     pub fn make(path: &Path) -> io::Result<Self> {
         let (above, name) = Self::of_file(path)?;
         above.make_directory(&name)
@@ -61,7 +62,8 @@ impl Directory {
     /// Creates a subdirectory that only this user may enter.
     ///
     /// # Errors
-    /// The system's error; `AlreadyExists` also if another directory replaced it before it was opened.
+    /// The directory cannot be created or opened; `AlreadyExists` also if another directory replaced it before it was
+    /// opened.
     pub fn make_directory(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let name = name.as_ref();
         mkdirat(&self.descriptor, name, Mode::S_IRWXU)?;
@@ -78,7 +80,7 @@ impl Directory {
     /// Opens a subdirectory without following a link.
     ///
     /// # Errors
-    /// The system's error.
+    /// The entry is not a directory, or this user may not open it.
     pub fn open_directory(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
         let file = self.open_at(name.as_ref(), flags, Mode::empty())?;
@@ -98,7 +100,7 @@ impl Directory {
     /// The open directory, for locking.
     ///
     /// # Errors
-    /// The system's error.
+    /// The directory cannot be opened again.
     pub fn try_clone_file(&self) -> io::Result<File> {
         // A separate open file, because locks belong to open files.
         self.open_at(OsStr::new("."), OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())
@@ -107,7 +109,7 @@ impl Directory {
     /// Returns why others could create links in the directory; `None` if they cannot.
     ///
     /// # Errors
-    /// The system's error.
+    /// The directory's metadata cannot be read.
     pub fn why_shared(&self) -> io::Result<Option<&'static str>> {
         Ok(files::why_others_write(&self.metadata()?))
     }
@@ -121,7 +123,7 @@ impl Directory {
     /// Owner, mode and times of the directory.
     ///
     /// # Errors
-    /// The system's error.
+    /// The metadata cannot be read.
     pub fn metadata(&self) -> io::Result<Metadata> {
         self.descriptor.metadata()
     }
@@ -130,7 +132,7 @@ impl Directory {
     /// followed.
     ///
     /// # Errors
-    /// The system's error.
+    /// The leftover cannot be removed, or the file cannot be created.
     pub fn new_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         match self.remove(name.as_ref()) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -142,7 +144,7 @@ impl Directory {
     /// Creates a new file with this mode, as far as the umask permits.
     ///
     /// # Errors
-    /// The system's error.
+    /// The file cannot be created, e.g. because the name exists.
     pub fn create_new(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
         self.open_at(name.as_ref(), flags, Mode::from_bits_truncate(mode))
@@ -151,7 +153,7 @@ impl Directory {
     /// Opens a regular file for reading, and rejects anything else.
     ///
     /// # Errors
-    /// The system's error, or the file is not a regular one.
+    /// The file cannot be opened, or is not a regular file.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         files::regular(self.open_at(name.as_ref(), OFlag::O_RDONLY | files::NONBLOCKING, Mode::empty())?)
     }
@@ -160,7 +162,7 @@ impl Directory {
     /// names are rejected: they might be files of another directory.
     ///
     /// # Errors
-    /// The system's error, or the file is rejected.
+    /// The file cannot be opened or created, or is rejected.
     pub fn append(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NOFOLLOW | files::NONBLOCKING;
         let file = files::regular(self.open_at(name.as_ref(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?)?;
@@ -177,7 +179,7 @@ impl Directory {
     /// Renames a file, replacing any file with the new name.
     ///
     /// # Errors
-    /// The system's error.
+    /// The file cannot be renamed.
     pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(renameat(&self.descriptor, from.as_ref(), &self.descriptor, to.as_ref())?)
     }
@@ -185,7 +187,7 @@ impl Directory {
     /// Gives a file a second, unused name.
     ///
     /// # Errors
-    /// The system's error.
+    /// The link cannot be created, e.g. because the name is in use.
     pub fn link(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(linkat(&self.descriptor, from.as_ref(), &self.descriptor, to.as_ref(), AtFlags::empty())?)
     }
@@ -193,7 +195,7 @@ impl Directory {
     /// Removes a file.
     ///
     /// # Errors
-    /// The system's error.
+    /// The file does not exist, or cannot be removed.
     pub fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(unlinkat(&self.descriptor, name.as_ref(), UnlinkatFlags::NoRemoveDir)?)
     }
@@ -201,7 +203,7 @@ impl Directory {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// The system's error.
+    /// The directory does not exist, is not empty, or cannot be removed.
     pub fn remove_directory(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(unlinkat(&self.descriptor, name.as_ref(), UnlinkatFlags::RemoveDir)?)
     }
@@ -221,7 +223,7 @@ impl Directory {
     /// Names of all entries.
     ///
     /// # Errors
-    /// The system's error.
+    /// The directory cannot be listed.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut entries = Dir::openat(&self.descriptor, ".", flags, Mode::empty())?;
@@ -235,7 +237,7 @@ impl Directory {
     /// Makes renames and removals in the directory durable (fsync).
     ///
     /// # Errors
-    /// The system's error.
+    /// The fsync fails, except on file systems that do not support it.
     pub fn sync(&self) -> io::Result<()> {
         match self.descriptor.sync_all() {
             // Some network file systems do not support fsync of a directory.

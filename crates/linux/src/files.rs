@@ -15,7 +15,7 @@ pub(crate) const NONBLOCKING: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOCTTY);
 /// which another user might have created in the directory.
 ///
 /// # Errors
-/// The system's error.
+/// The directory cannot be opened, the leftover cannot be removed, or the file cannot be created.
 pub fn new_file(path: &Path) -> io::Result<File> {
     let (directory, name) = Directory::of_file(path)?;
     directory.new_file(name)

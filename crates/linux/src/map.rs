@@ -19,7 +19,7 @@ impl Map {
     /// Maps memory, as by mmap(2): anonymous (`fd` is -1), or `len` bytes of the file at this offset.
     ///
     /// # Errors
-    /// The system's error.
+    /// The memory cannot be mapped.
     pub fn new(len: usize, flags: i32, fd: i32, offset: i64) -> io::Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, at an address chosen by the kernel.

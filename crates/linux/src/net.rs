@@ -26,7 +26,7 @@ pub fn check(result: c_int) -> io::Result<c_int> {
 /// Sets a socket option to a plain C value.
 ///
 /// # Errors
-/// The system's error.
+/// The kernel rejects the option or its value.
 pub fn set_option<T: Copy>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::Result<()> {
     let len = size_of::<T>() as socklen_t;
     // SAFETY: `value` is valid for `len` bytes, which the kernel only reads.
@@ -36,7 +36,7 @@ pub fn set_option<T: Copy>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T)
 /// Sets the size of a socket's buffers (`SO_RCVBUF`, `SO_SNDBUF`), beyond the system's limit if permitted.
 ///
 /// # Errors
-/// The system's error.
+/// The kernel rejects the size.
 pub fn set_buffers(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
         set_option(fd, libc::SOL_SOCKET, forced, &bytes)
@@ -48,7 +48,7 @@ pub fn set_buffers(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
 /// Reads a socket option into a plain C value. Returns the number of bytes written: older kernels may write fewer.
 ///
 /// # Errors
-/// The system's error.
+/// The socket does not have the option.
 ///
 /// # Safety
 /// `T` must be valid for any bytes.
@@ -79,7 +79,7 @@ pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = ((i32, i32),
 /// Inode number of the user namespace that owns a namespace (ioctl_ns(2)).
 ///
 /// # Errors
-/// The system's error.
+/// The kernel does not report the owner, or this process may not see it.
 pub fn owner_of(namespace: &File) -> io::Result<u64> {
     const NS_GET_USERNS: c_ulong = 0xb701;
     // SAFETY: the request takes no argument.
@@ -104,7 +104,7 @@ impl PacketSocket {
     /// Opens a packet socket; `flags` are additional ones (`SOCK_NONBLOCK`).
     ///
     /// # Errors
-    /// The system's error.
+    /// The socket cannot be opened, e.g. without CAP_NET_RAW.
     pub fn open(flags: i32) -> io::Result<Self> {
         // SAFETY: no pointers. With protocol 0, nothing is received until `bind` sets another protocol.
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags, 0) })?;
@@ -115,7 +115,7 @@ impl PacketSocket {
     /// Starts receiving frames of this protocol (`ETH_P_…`; 0 for none) on the device with this index.
     ///
     /// # Errors
-    /// The system's error.
+    /// The device does not exist, or is down.
     pub fn bind(&self, device: u32, protocol: u16) -> io::Result<()> {
         // SAFETY: all zeros is a valid sockaddr_ll.
         let mut address: sockaddr_ll = unsafe { zeroed() };
@@ -127,10 +127,10 @@ impl PacketSocket {
         check(unsafe { libc::bind(self.0.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) }).map(drop)
     }
 
-    /// MAC of the bound device; `None` if its frames do not begin with an Ethernet header.
+    /// MAC address of the bound device; `None` if its frames do not begin with an Ethernet header.
     ///
     /// # Errors
-    /// The system's error.
+    /// The kernel does not report the address.
     pub fn mac(&self) -> io::Result<Option<[u8; 6]>> {
         // SAFETY: all zeros is a valid sockaddr_ll.
         let mut address: sockaddr_ll = unsafe { zeroed() };
@@ -144,7 +144,7 @@ impl PacketSocket {
     /// Attaches a filter: only frames for which the program returns more than 0 are received.
     ///
     /// # Errors
-    /// The system's error.
+    /// The kernel rejects the program.
     pub fn filter(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
         let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         set_option(self.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
@@ -154,7 +154,7 @@ impl PacketSocket {
     /// the address if `kind` is for a single group.
     ///
     /// # Errors
-    /// The system's error.
+    /// The device does not exist, or the kernel rejects the request.
     pub fn join(&self, device: u32, kind: c_int, group: Option<[u8; 6]>) -> io::Result<()> {
         // SAFETY: all zeros is a valid packet_mreq.
         let mut request: libc::packet_mreq = unsafe { zeroed() };
@@ -193,7 +193,7 @@ impl Device {
     /// Creates the socket for requests. A missing device is reported by the first request.
     ///
     /// # Errors
-    /// The name is not valid for a device, or the system's error.
+    /// The name is not valid for a device, or the socket cannot be created.
     pub fn named(device: &str) -> io::Result<Self> {
         let mut name = [0; libc::IFNAMSIZ];
         // The kernel's names end in a NUL; a longer name, or one that contains a NUL, is invalid.
@@ -228,7 +228,7 @@ impl Device {
     /// Makes a request for which the kernel reads and writes `data`.
     ///
     /// # Errors
-    /// The system's error.
+    /// The device does not exist, or the kernel rejects the request.
     ///
     /// # Safety
     /// `T` must be the C struct that the kernel expects for this request, and valid for any bytes.
@@ -240,7 +240,7 @@ impl Device {
     /// Flags of the device (`IFF_UP` …).
     ///
     /// # Errors
-    /// The system's error.
+    /// The device does not exist.
     pub fn flags(&self) -> io::Result<i32> {
         // SAFETY: the kernel writes the flags into the ifreq; any bytes are a valid integer.
         unsafe { Ok(i32::from(self.request(libc::SIOCGIFFLAGS, std::ptr::null_mut())?.ifr_ifru.ifru_flags)) }
@@ -249,7 +249,7 @@ impl Device {
     /// Maximum transmission unit, bytes: the largest frame without its Ethernet header.
     ///
     /// # Errors
-    /// The system's error.
+    /// The device does not exist.
     pub fn mtu(&self) -> io::Result<usize> {
         // SAFETY: the kernel writes the MTU into the ifreq; any bytes are a valid integer.
         unsafe { Ok(self.request(libc::SIOCGIFMTU, std::ptr::null_mut())?.ifr_ifru.ifru_mtu as usize) }

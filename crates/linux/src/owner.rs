@@ -74,7 +74,7 @@ pub enum Owner {
     Pod(String, Option<(String, Runtime)>),
     /// A virtual machine of libvirt or systemd-machined: its name.
     Machine(String),
-    /// Another control group: its own name.
+    /// Any other control group: the last component of its path.
     Group(String),
 }
 

@@ -60,15 +60,15 @@ impl Root {
     /// Target of a symbolic link, as text.
     ///
     /// # Errors
-    /// The system's error.
+    /// The link does not exist, or cannot be read.
     pub fn link(&self, path: &str) -> io::Result<String> {
         fs::read_link(self.path(path)).map(|target| target.to_string_lossy().into_owned())
     }
 
-    /// The entries of a folder whose names are numbers, ascending: processes, threads, descriptors.
+    /// At most `most` entries of a folder whose names are numbers, ascending: processes, threads, descriptors.
     ///
     /// # Errors
-    /// The system's error.
+    /// The folder cannot be read.
     pub fn numbers(&self, folder: &str, most: usize) -> io::Result<Vec<u32>> {
         let entries = fs::read_dir(self.path(folder))?.flatten();
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -97,7 +97,7 @@ pub struct Stat {
     pub comm: String,
     /// State; `Z` or `X` if it is dead.
     pub state: char,
-    /// The parent process.
+    /// PID of the parent process.
     pub parent: u32,
     /// `PF_*`.
     pub flags: u64,
@@ -143,8 +143,8 @@ impl Stat {
     }
 }
 
-/// Start time of a process, clock ticks since boot; `None` if no process has this PID. PID and start time together
-/// identify a process until the next boot.
+/// Start time of a process, clock ticks since boot; `None` if no living process has this PID. PID and start time
+/// together identify a process until the next boot.
 pub fn start_ticks(root: &Root, pid: u32) -> Option<u64> {
     let stat = Stat::read(root, &format!("proc/{pid}"))?;
     (!matches!(stat.state, 'Z' | 'X')).then_some(stat.start_ticks)

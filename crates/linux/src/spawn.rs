@@ -29,7 +29,7 @@ pub fn die_with_parent(command: &mut Command, signal: Signal) {
 /// parent-death signal (`PR_SET_PDEATHSIG`) to the forking thread, not to the process.
 ///
 /// # Errors
-/// If the command cannot be started.
+/// The command cannot be started.
 pub fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
     type Job = (Command, mpsc::Sender<io::Result<Child>>);
     static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();

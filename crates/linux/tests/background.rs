@@ -38,8 +38,8 @@ fn threads_begin_in_the_background_rise_where_they_starve_and_return_at_the_end(
     let background = Background::begin();
     let began = priority_of(other);
     if began == before {
-        // Without CAP_SYS_NICE, the kernel would not permit the threads to return to normal priority, so it is
-        // unchanged.
+        // Without CAP_SYS_NICE, the kernel would not permit the threads to return to normal priority, so their priority
+        // is unchanged.
         drop(background);
         assert_eq!(priority_of(other), before);
         return;

@@ -12,7 +12,7 @@ pub struct Observation<F> {
     pub from_ns: Ns,
     /// Length of the window.
     pub window_ns: Ns,
-    /// Events (or samples) that occurred in the window and are in no figure.
+    /// Number of events (or samples) that occurred in the window and are in no figure.
     pub lost_events: u64,
     /// Mean cost of an event, if measured (`--cost`).
     pub cost_per_event_ns: Option<Ns>,

@@ -607,8 +607,8 @@ impl PointKind {
         self.info().passage == Passage::ToApplication
     }
 
-    /// Whether the packet is announced to its guest here. If events were lost, even packets that arrived may lack such
-    /// points.
+    /// Whether this is a point at a guest's door: the packet is announced to or by the guest, or a vCPU runs and can
+    /// see it. If events were lost, even packets that arrived may lack such points.
     pub fn is_at_door(self) -> bool {
         matches!(self.info().passage, Passage::VmKicks | Passage::VmSignalled | Passage::InVm)
     }

@@ -54,7 +54,7 @@ impl SourceNote {
 /// The sender of packets, from their headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sender {
-    /// Source MAC of frames without IP.
+    /// Source MAC address of frames without IP.
     Mac([u8; 6]),
     /// Source address of IP packets.
     Ip(IpAddr),

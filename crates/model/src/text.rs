@@ -25,8 +25,9 @@ fn is_noncharacter(c: char) -> bool {
     u32::from(c) & 0xfffe == 0xfffe
 }
 
-/// Escapes, as in JSON, the non-ASCII characters that control a terminal: C1 control characters, and those that change
-/// the direction of writing or end a line. `text` may be JSON. latpath itself writes none of these characters.
+/// Escapes, as in JSON, the characters that control a terminal but that JSON does not escape: DEL, C1 control
+/// characters, and those that change the direction of writing or end a line. `text` may be JSON. latpath itself writes
+/// none of these characters.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return Cow::Borrowed(text);

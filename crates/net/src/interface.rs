@@ -43,9 +43,9 @@ pub struct Interface {
     /// Its flags (`IFF_UP` …).
     #[serde(skip)]
     pub flags: u32,
-    /// The device's own link-layer address.
+    /// The device's link-layer address.
     pub address: Vec<u8>,
-    /// The index of the bridge, bond or Open vSwitch datapath (`ovs-system`) that it is a port of.
+    /// Index of the bridge, bond or Open vSwitch datapath (`ovs-system`) of which the device is a port.
     pub master: Option<u32>,
     /// Kind of port: `bridge`, `openvswitch`.
     pub port_kind: Option<String>,

@@ -267,7 +267,7 @@ fn inode_of(path: &Path) -> io::Result<Inode> {
     fs::metadata(path).map(|meta| meta.ino() as Inode)
 }
 
-/// Opens a namespace's file, unless its path now belongs to another namespace.
+/// Opens a namespace's file; `None` if the path no longer exists or now belongs to another namespace.
 fn open(path: &Path, inode: Inode) -> Option<File> {
     let file = File::open(path).ok()?;
     (file.metadata().ok()?.ino() as Inode == inode).then_some(file)

@@ -37,7 +37,8 @@ pub struct Qdisc {
     pub kind: String,
     /// Parameters, as the kernel sent them. They can be sent back unchanged: see [`Shaping::Other`].
     pub options: Vec<u8>,
-    /// Packets dropped by it and the queueing disciplines below it; `None` without a counter. The counter wraps.
+    /// Number of packets dropped by this queueing discipline and those below it; `None` without a counter. The counter
+    /// wraps.
     pub dropped: Option<u32>,
 }
 

@@ -78,7 +78,7 @@ pub enum NewDevice<'a> {
     Vlan {
         /// Name of the other device.
         lower: &'a str,
-        /// VLAN id, 0 to 4094.
+        /// VLAN ID, 0 to 4094.
         id: u16,
     },
     /// A tap on top of another device.
@@ -131,7 +131,7 @@ pub enum Change<'a> {
     Master(Option<&'a str>),
     /// Sets the MTU, bytes.
     Mtu(u32),
-    /// Sets the device's own address.
+    /// Sets the device's MAC address.
     Mac([u8; 6]),
     /// Sets the maximum number of packets in its queue.
     QueueLength(u32),
@@ -341,7 +341,7 @@ impl Rtnetlink {
         self.add_broadcast_address(device, address, prefix, None)
     }
 
-    /// Like [`Rtnetlink::add_address`], but also sets a broadcast address.
+    /// Like [`Rtnetlink::add_address`], but also sets the broadcast address, if one is given.
     ///
     /// # Errors
     /// Like [`Rtnetlink::add_address`].

@@ -28,14 +28,14 @@ const TRUST: u16 = 9;
 pub struct VirtualFunction {
     /// Its index, from 0.
     pub number: u32,
-    /// The address that the NIC's driver set; all zero if the guest chooses it.
+    /// The MAC address that the NIC's driver set; all zero if the guest chooses it.
     pub address: [u8; 6],
     /// The VLAN whose tag the NIC adds and removes; 0 for none.
     pub vlan: u32,
     /// Whether the NIC drops the guest's frames that have another source address than `address`; `None` if the driver
     /// does not report it.
     pub spoof_check: Option<bool>,
-    /// Whether the guest may change the address and receive all frames; `None` if the driver does not report it.
+    /// Whether the guest may change the MAC address and receive all frames; `None` if the driver does not report it.
     pub trusted: Option<bool>,
     /// State of its link.
     pub link: FunctionLink,

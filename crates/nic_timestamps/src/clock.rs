@@ -19,9 +19,10 @@ pub struct NicClock {
     pub due: Ns,
     /// Number of packet times that were converted.
     pub mapped: u64,
-    /// Number of packet times not converted because of a disturbance of the clock.
+    /// Number of packet times not converted because the clock was disturbed or could not be read.
     pub disturbed: u64,
-    /// Number of packet times rejected as too far from the moment when the kernel had the packet.
+    /// Number of packet times rejected as too far from the moment when the kernel had the packet, or from the clock's
+    /// readings.
     pub implausible: u64,
     /// Number of disturbances of the clock so far.
     pub disturbances: u64,
@@ -68,7 +69,7 @@ impl NicClock {
         self.failing.as_ref().is_some_and(|(since, _)| now.saturating_sub(*since) > FAILED)
     }
 
-    /// Whether there are readings before and after this time, so that packet times around it can be converted.
+    /// Whether packet times up to this time can be converted, and later readings will not improve the conversion.
     pub fn is_known_at(&self, monotonic: Ns) -> bool {
         self.map.is_known_at(monotonic)
     }
@@ -98,7 +99,8 @@ impl NicClock {
     }
 
     /// Converts the NIC's timestamp of a packet to `CLOCK_MONOTONIC`; returns the time and its error bound, ns. `had`
-    /// is when the kernel had the packet. `None` for times in a disturbance of the clock and for implausible ones.
+    /// is when the kernel had the packet. `None` if the clock was disturbed or could not be read, or the time is
+    /// implausible.
     pub fn place(&mut self, nic_time: Ns, had: Ns) -> Option<(Ns, Ns)> {
         let mapped = match self.map.at(nic_time) {
             Ok(mapped) => mapped,

@@ -24,7 +24,7 @@ pub struct CapsDocument {
     pub phc: Option<ClockDocument>,
     /// Current setting of the NIC's timestamps; null if the driver does not report it.
     pub set: Option<SettingDocument>,
-    /// Reason why the setting is unknown; null if it is known.
+    /// Why the setting is unknown; null if it is known.
     pub set_unknown: Option<String>,
     /// Settings for sent packets that the driver claims to support, named as by `ethtool -T`.
     pub tx_types: Vec<String>,
@@ -78,7 +78,8 @@ pub struct StampsDocument {
     pub tx_driver: StampDocument,
     /// On sent packets, by the NIC.
     pub tx_nic: StampDocument,
-    /// On received packets, made by the NIC; claimed if the NIC offers to stamp some packets, offered if it stamps all.
+    /// On received packets, made by the NIC. Claimed if the NIC can stamp at least some packets; `check` is
+    /// `not_offered` unless it can stamp all.
     pub rx_nic: StampDocument,
     /// On received packets, by the kernel.
     pub rx_kernel: StampDocument,
@@ -101,7 +102,7 @@ pub struct StampDocument {
 pub struct CheckDocument {
     /// Outcome of the test.
     pub state: CheckState,
-    /// Reason for a failure or for a skipped test; otherwise null.
+    /// Why the test failed or was skipped; otherwise null.
     pub why: Option<String>,
 }
 

@@ -14,7 +14,7 @@ pub enum StampError {
         /// List of the existing devices.
         here: String,
     },
-    /// A privilege is missing.
+    /// The process lacks a privilege.
     #[error("{device}: {doing} needs root or CAP_NET_ADMIN; try with sudo")]
     NotAllowed {
         /// The device.
@@ -51,7 +51,7 @@ pub enum StampError {
 }
 
 impl StampError {
-    /// Maps the kernel's error for a device to its variant.
+    /// Converts the kernel's error for a device to a variant of this type.
     pub(crate) fn of(device: &str, doing: &'static str, cause: io::Error) -> Self {
         let device = device.to_string();
         match cause.raw_os_error() {

@@ -110,7 +110,7 @@ fn of_this_machine(who: &Who) -> DeviceLookup<'static> {
 #[derive(Clone, Debug)]
 pub(crate) struct Ledger(pub(crate) Journal);
 
-/// This process's share in a change to a device. It ends with [`Ledger::leave`].
+/// This process's share in a change to a device. [`Ledger::leave`] ends it.
 pub(crate) type Share = Entry<Step>;
 
 impl Ledger {
@@ -164,7 +164,7 @@ impl Ledger {
         }
     }
 
-    /// Ends a share; the end of the last share restores the device.
+    /// Ends a share; the device is restored when its last share ends.
     pub(crate) fn leave(&self, mut share: Share, device: &dyn Settable) -> latpath_undo::Result<Outcome> {
         share.leave(&PutBack(&|_| DeviceLookup::Here(Box::new(device))))
     }

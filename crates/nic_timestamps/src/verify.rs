@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Maximum number of test frames: a NIC that is busy stamping another frame may skip one.
 const TRIES: u8 = 3;
-/// Maximum stamps of the test frames per read.
+/// Maximum number of timestamps read from the error queue at once.
 const MOST_STAMPS: usize = 16;
 /// Ethertype of test frames: IEEE Std 802, Local Experimental Ethertype 1.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xB5];
@@ -160,7 +160,7 @@ fn said(e: io::Error, doing: &str) -> String {
     }
 }
 
-/// Why a device can neither send nor receive; `None` if it can.
+/// Why no frames can be sent or received on the device; `None` if they can.
 fn no_use(caps: &Caps) -> Option<String> {
     match (caps.up, caps.running) {
         (false, _) => Some(format!("the device is down; bring it up with: ip link set {} up", caps.device)),
@@ -296,7 +296,7 @@ fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<
         let limit = monotonic() + PATIENCE.as_nanos() as Ns;
         loop {
             let is_over = monotonic() >= limit;
-            // Read once more after the timeout, because this thread may have been preempted.
+            // Read again even after the timeout, because this thread may have been preempted.
             stamps_of(&socket, &frame, &mut came)?;
             if came.all(caps, nic) || is_over {
                 break;

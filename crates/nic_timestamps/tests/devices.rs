@@ -82,7 +82,7 @@ fn veth() -> Result {
     ip("link set lpb up")?;
     let caps = with_link("lpa", true)?;
     let verifying = thread::spawn(move || verify(&caps, Trial { listen: LISTEN, ..SEND }));
-    // A veth has no NIC receive stamps, so the verification must not listen for the hour of `LISTEN`.
+    // A veth has no NIC receive stamps, so `verify` must not listen for the full hour of `LISTEN`.
     until("it is verified long before it has listened", || verifying.is_finished())?;
     let verified = verifying.join().map_err(|_| "a panic")?;
     is(&verified.tx_sched, &Check::Works)?;

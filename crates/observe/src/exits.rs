@@ -19,13 +19,13 @@ pub use instrument::Exits;
 pub struct ExitsFigures {
     /// VMs with an observed vCPU.
     pub vms: Vec<VmExits>,
-    /// Interrupts that the virtual local APICs of all VMs accepted, including those that APICv or AVIC delivered
-    /// without KVM.
+    /// Number of interrupts that the virtual local APICs of all VMs accepted, including those that APICv or AVIC
+    /// delivered without KVM.
     pub apic_interrupts: Option<u64>,
     /// KVM's events outside the VMs' threads, if requested (`--events`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_events: Option<OtherEvents>,
-    /// Entries of vCPUs that did not fit in the table; these vCPUs are missing.
+    /// Number of entries of vCPUs that did not fit in the table; these vCPUs are missing.
     pub events_without_room: u64,
 }
 
@@ -76,7 +76,7 @@ pub struct VcpuFigures {
     pub entries: u64,
     /// Number of `kvm_exit` events.
     pub exits: u64,
-    /// Returns to the hypervisor's process.
+    /// Number of returns to the hypervisor's process.
     pub exits_to_qemu: u64,
     /// Time outside the guest, including waits for a CPU but excluding halts (their polling, sleep and handling).
     pub exit_time_without_halts_ns: Ns,
@@ -85,16 +85,16 @@ pub struct VcpuFigures {
     pub tiles_without_halts: VcpuTimes,
     /// Number of times that KVM blocked a vCPU, which polled or slept until an event arrived for it.
     pub halts: u64,
-    /// Halts in which the vCPU slept; the others ended while KVM polled.
+    /// Number of halts in which the vCPU slept; the others ended while KVM polled.
     pub halts_slept: u64,
-    /// Interrupts that KVM injected, excluding those that APICv or AVIC delivered. `null` if KVM does not report it,
-    /// e.g. on ARM.
+    /// Number of interrupts that KVM injected, excluding those that APICv or AVIC delivered. `null` if KVM does not
+    /// report it, e.g. on ARM.
     pub injected: Option<u64>,
     /// Interrupts that the virtual local APICs accepted; `null` if the kernel does not report which vCPU's APIC
     /// accepted one.
     #[serde(default)]
     pub apic: Option<ApicFigures>,
-    /// Events skipped because they occurred while another event was counted.
+    /// Number of events skipped because they occurred while another event was being counted.
     pub events_skipped: u64,
     /// Exits by reason, in descending order of total time, with halts last.
     pub reasons: Vec<ReasonFigures>,
@@ -128,11 +128,11 @@ pub struct ReasonFigures {
 pub struct ApicFigures {
     /// Number of interrupts with a vector.
     pub accepted: u64,
-    /// Accepted interrupts that the CPU delivers without KVM (APICv, AVIC).
+    /// Number of accepted interrupts that the CPU delivers without KVM (APICv, AVIC).
     pub posted: u64,
-    /// NMIs.
+    /// Number of NMIs.
     pub nmis: u64,
-    /// SMIs, INITs and start-ups.
+    /// Number of SMIs, INITs and start-up IPIs (SIPIs).
     pub other: u64,
     /// Interrupts by vector.
     pub vectors: Vec<VectorFigures>,
@@ -147,7 +147,7 @@ pub struct VectorFigures {
     pub accepted: u64,
     /// Rate per second.
     pub per_second: f64,
-    /// Accepted interrupts that the CPU delivers without KVM.
+    /// Number of accepted interrupts that the CPU delivers without KVM.
     pub posted: u64,
 }
 
@@ -160,7 +160,7 @@ pub struct EventFigures {
     pub count: u64,
     /// Rate per second.
     pub per_second: f64,
-    /// Occurrences in vCPUs' threads. The others are in other threads of the VM's process and in vhost's.
+    /// Number of occurrences in vCPU threads. The others are in other threads of the VM's process and in vhost threads.
     pub in_vcpus: u64,
 }
 
@@ -169,11 +169,11 @@ pub struct EventFigures {
 pub struct OtherEvents {
     /// Number of events that this kernel has.
     pub known: usize,
-    /// Occurrences on idle CPUs, in kernel threads and in other processes, by name of the event.
+    /// Number of occurrences on idle CPUs, in kernel threads and in other processes, by name of the event.
     pub counts: BTreeMap<String, u64>,
     /// Events that were not counted, each with the reason.
     pub not_counted: Vec<String>,
-    /// Occurrences in processes that did not fit in the table.
+    /// Number of occurrences in processes that did not fit in the table.
     pub without_room: u64,
 }
 

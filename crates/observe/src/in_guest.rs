@@ -51,7 +51,7 @@ pub fn observer(name: &str) -> Option<MakeObserver> {
     Some(Box::new(move || (entry.observe)().map_err(|e| e.to_string())))
 }
 
-/// An instrument in this process, which runs in a guest, attached on behalf of its host.
+/// An instrument in this process, attached on behalf of the host of this guest.
 struct Attached<I>(I);
 
 impl<I: Instrument> Observer for Attached<I> {

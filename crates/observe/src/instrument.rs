@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 
-/// Reason why an instrument cannot be attached.
+/// Why an instrument cannot be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// This kernel or user cannot trace, or there is nothing to watch.
@@ -66,7 +66,7 @@ pub trait Instrument: Sized {
     /// If this kernel or user cannot trace, or there is nothing to watch.
     fn start(scope: Scope, options: Self::Options) -> Result<Self, StartError>;
 
-    /// The options for a trial: with them, every program that any options would attach is attached.
+    /// The options for a trial, which attaches every program that any options would attach.
     fn options_of_a_trial() -> Self::Options {
         Self::Options::default()
     }
@@ -77,7 +77,7 @@ pub trait Instrument: Sized {
     /// Reads the events that have arrived. Call it about 20 times a second.
     fn step(&mut self) {}
 
-    /// Observations that are impossible on this kernel.
+    /// Observations that this kernel does not support.
     fn missing(&self) -> Vec<Missing>;
 
     /// Ends the window, calls `at_end` as soon as it has ended, and computes the figures. If `stop` is set, skips
@@ -91,7 +91,7 @@ pub struct Entry {
     pub name: &'static str,
     /// [`Instrument::NEEDS`].
     pub needs: Needs,
-    /// Attaches it without observing a VM, and returns the observations that are impossible on this kernel.
+    /// Attaches it without observing a VM, and returns the observations that this kernel does not support.
     ///
     /// # Errors
     /// As for [`Instrument::start`].

@@ -21,7 +21,7 @@ pub use vm_name::{of_one_vm, without_vm_name};
 /// CPU time of a window by mode, process and function.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ProfileFigures {
-    /// Description of the profile.
+    /// The profile's header.
     #[serde(flatten)]
     pub header: Header,
     /// Number of CPUs sampled.
@@ -59,7 +59,7 @@ pub struct Modes {
     pub guest_usr_ns: Ns,
     /// In guests, while no agent sampled them.
     pub guest_unseen_ns: Ns,
-    /// In threads of the host of which there is no sample.
+    /// In host threads of which there is no sample.
     pub not_sampled_ns: Ns,
     /// Idle.
     pub idle_ns: Ns,
@@ -104,11 +104,11 @@ impl Modes {
 /// CPU time as the kernel accounted it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelAccount {
-    /// Programs, and guests.
+    /// In programs and guests.
     pub user_ns: Ns,
-    /// The kernel, interrupts and softirqs.
+    /// In the kernel, including interrupts and softirqs.
     pub system_ns: Ns,
-    /// Guests alone.
+    /// In guests alone.
     pub guest_ns: Ns,
     /// Idle.
     pub idle_ns: Ns,
@@ -151,8 +151,8 @@ pub struct FunctionFigures {
 pub struct Context {
     /// The process.
     pub process: String,
-    /// The system call, interrupt, softirq or kernel thread's function that led to it; for a function of a program, its
-    /// caller.
+    /// What the function ran in: a system call, an interrupt, a softirq, or the main function of a kernel thread. For a
+    /// user-space function, its caller.
     pub under: Option<String>,
     /// Time in the function and its callees.
     pub total_ns: Ns,
@@ -165,7 +165,7 @@ pub struct CallLine {
     pub vm: String,
     /// The thread's name, or its role in the VM.
     pub thread: String,
-    /// Thread id; 0 for the sum of all ended threads of this name.
+    /// Thread ID; 0 for the sum of all ended threads with this name.
     pub tid: u32,
     /// Name of the system call.
     pub call: String,

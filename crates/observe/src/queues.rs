@@ -22,9 +22,9 @@ pub use latpath_queues::QueueCounts;
 pub struct QueuesFigures {
     /// Devices whose queues were used: this machine's virtio devices, and the devices that vhost serves for its VMs.
     pub devices: Vec<Device>,
-    /// Events of queues that did not fit into the table; these queues are missing from the figures.
+    /// Number of events of queues that did not fit into the table; these queues are missing from the figures.
     pub events_without_room: u64,
-    /// Buffers whose waiting time is unknown, because too many were in flight.
+    /// Number of buffers whose waiting time is unknown, because too many were in flight.
     pub buffers_untimed: u64,
 }
 
@@ -56,18 +56,19 @@ pub struct Device {
 /// queues' bytes exclude virtio's packet headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Agreement {
-    /// Packets in its queues; `null` for packets from vhost to the guest, each of which may take several buffers.
+    /// Number of packets in its queues; `null` for packets from vhost to the guest, each of which may take several
+    /// buffers.
     pub packets: Option<u64>,
-    /// Their bytes.
+    /// Number of bytes in its queues.
     pub bytes: u64,
-    /// Packets that the device counted; a large packet that is segmented later counts as one.
+    /// Number of packets that the device counted; a large packet that is segmented later counts as one.
     pub device_packets: u64,
-    /// Bytes that the device counted.
+    /// Number of bytes that the device counted.
     pub device_bytes: u64,
 }
 
 impl Agreement {
-    /// Packets and bytes by which the queues' count exceeds the device's.
+    /// Differences in packets and in bytes: the queues' count minus the device's.
     pub fn difference(self) -> (i64, i64) {
         let packets = self.packets.map_or(0, |packets| packets as i64 - self.device_packets as i64);
         (packets, self.bytes as i64 - self.device_bytes as i64)
@@ -103,7 +104,8 @@ pub struct QueueFigures {
     pub device_writes: bool,
     /// Whether it was deleted in the window.
     pub deleted: bool,
-    /// Buffers that the driver posted; for vhost, buffers that it took off the ring, excluding those that it put back.
+    /// Number of buffers that the driver posted; for vhost, number of buffers that vhost took off the ring, excluding
+    /// those that it put back.
     pub posted_buffers: u64,
     /// Advance of the ring's index of posted buffers minus the counted buffers: 0 unless buffers were missed.
     pub posted_index_difference: i64,
@@ -117,10 +119,10 @@ pub struct QueueFigures {
     /// Time for which the device held each buffer; percentiles have an error of at most 3 %. A buffer that the device
     /// only writes (packets to the guest) mostly waits for data to write, which is no delay.
     pub waited: TimeFigures,
-    /// For drivers: descriptors in use when a buffer was posted. For vhost: buffers waiting when it took one, including
-    /// that one.
+    /// For drivers: descriptors in use when a buffer was posted. For vhost: buffers waiting when vhost took one,
+    /// including that one.
     pub occupied: Sizes,
-    /// For drivers: buffers posted per kick. For vhost: buffers taken per round of its worker.
+    /// For drivers: buffers posted per kick. For vhost: buffers taken per round of the worker.
     pub per_kick: Sizes,
     /// Buffers used per interrupt.
     pub per_interrupt: Sizes,
@@ -129,7 +131,7 @@ pub struct QueueFigures {
 /// Distribution of sizes; percentiles have an error of at most 3 %.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Sizes {
-    /// Number of sizes.
+    /// Number of values.
     pub count: u64,
     /// Arithmetic mean.
     pub mean: f64,
@@ -166,7 +168,7 @@ pub struct Names {
     pub interrupts: HashMap<u32, String>,
     /// Virtio devices, by index.
     pub devices: HashMap<u32, VirtioDevice>,
-    /// Names of VMs by process id.
+    /// Names of VMs, by process ID.
     pub vms: HashMap<u32, String>,
     /// This process's network namespace.
     pub netns: Option<Inode>,

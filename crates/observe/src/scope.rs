@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 /// The VMs that a window covers: all VMs of this host, including those that start later, or selected ones.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// All VMs of this host found so far, including ended ones.
+    /// All VMs of this host found so far, including those that have ended.
     known: Vec<Vm>,
     /// Processes of the selected VMs; `None` for all VMs.
     chosen: Option<BTreeSet<u32>>,

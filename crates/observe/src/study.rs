@@ -92,8 +92,8 @@ pub struct Part<T> {
     pub figures: T,
 }
 
-/// Maximum relative difference between the queues' counters and the device's that is not noted. Their windows differ
-/// slightly.
+/// Maximum relative difference between the queues' counters and the device's for which no note is added. The windows of
+/// the two differ slightly.
 const TOLERATED: f64 = 0.01;
 
 /// The network cards and taps in the figures of `latpath queues`, each with only the queues that were used, and notes
@@ -181,7 +181,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// Bits per second, as reported by the load; otherwise the traffic of the taps divided by the time.
+    /// Bits per second as reported by the load, if it reports them; otherwise the traffic of the taps divided by the
+    /// time.
     pub fn bits_per_second(&self) -> f64 {
         let counted = || self.traffic.bytes() as f64 * 8e9 / self.took_ns.max(1) as f64;
         self.reported_bits_per_second.unwrap_or_else(counted)

@@ -14,7 +14,7 @@ const STEP: Duration = Duration::from_millis(50);
 /// Maximum time for a command to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Result of a command; if it failed, the reason.
+/// Result of a command: an error if it failed, with the reason.
 pub type End = Result<(), String>;
 
 /// A running command on this machine.
@@ -48,7 +48,7 @@ impl Workload {
         Ok(status.map(|status| if status.success() { Ok(()) } else { Err(status.to_string()) }))
     }
 
-    /// Ends the command if it still runs: with SIGTERM, and with SIGKILL if that has no effect.
+    /// Ends the command if it is still running: with SIGTERM, or SIGKILL if SIGTERM has no effect.
     pub fn end(&mut self) {
         if !matches!(self.0.try_wait(), Ok(None)) {
             return;

@@ -20,7 +20,7 @@ impl Observer for Sends {
     }
 }
 
-/// The host's result for an agent that runs no commands and sends these bytes.
+/// What the host gets from an agent that runs no commands and sends these bytes.
 fn observed(sent: Vec<u8>) -> Result<Observation<QueuesFigures>, StartError> {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("agent");

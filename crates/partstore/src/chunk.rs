@@ -53,8 +53,8 @@ impl Chunk {
         Ok(Self { start, bytes: bytes.into() })
     }
 
-    /// Appends the column's values for `rows` rows to `to`. For optional columns also appends a level per row: 1 if the
-    /// row has a value, 0 if not.
+    /// Appends the column's values for `rows` rows to `to`. For optional columns, also appends one level per row: 1 if
+    /// the row has a value, 0 if not.
     pub fn decode(
         self,
         column: &ColumnChunkMetaData,

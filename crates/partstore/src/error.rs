@@ -13,7 +13,7 @@ pub enum StoreError {
     Write {
         /// The file.
         path: PathBuf,
-        /// The system's error.
+        /// Error returned by the operating system.
         source: io::Error,
     },
     /// A file cannot be read.
@@ -21,7 +21,7 @@ pub enum StoreError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's error.
+        /// Error returned by the operating system.
         source: io::Error,
     },
     /// The file's content is invalid.
@@ -46,13 +46,13 @@ fn advice(source: &io::Error, path: &Path) -> &'static str {
 }
 
 impl StoreError {
-    /// Converts an error in writing this file.
+    /// Converts an error that occurred when this file was written.
     pub fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Write { path, source }
     }
 
-    /// Converts an error in reading this file.
+    /// Converts an error that occurred when this file was read.
     pub fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Read { path, source }

@@ -25,7 +25,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Removes all values; keeps the memory allocated.
+    /// Removes all values, but keeps the allocated memory.
     pub fn clear(&mut self) {
         self.i32.clear();
         self.i64.clear();
@@ -76,14 +76,14 @@ impl Group {
         Self { rows: 0, columns: vec![Values::default(); columns] }
     }
 
-    /// Removes all rows; keeps the memory allocated.
+    /// Removes all rows, but keeps the allocated memory.
     pub fn clear(&mut self) {
         self.rows = 0;
         self.columns.iter_mut().for_each(Values::clear);
     }
 
-    /// Sorts rows stably by a required column of [`Kind::U16`] or [`Kind::U32`]: equal values next to each other
-    /// compress better.
+    /// Sorts rows stably by a required column of [`Kind::U16`] or [`Kind::U32`], because equal values next to each
+    /// other compress better.
     pub fn sort_by(&mut self, column: usize) {
         let keys = &self.columns[column].i32;
         if keys.is_sorted() {

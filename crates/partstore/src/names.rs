@@ -58,7 +58,7 @@ impl Names {
         Self { directory, prefix: "part-".into() }
     }
 
-    /// File name of a part.
+    /// File name of the part with this span.
     pub fn name(&self, span: Span) -> OsString {
         let mut name = self.prefix.clone();
         name.push(span.suffix());

@@ -9,8 +9,8 @@ use std::{fs::File, os::fd::AsRawFd, time::Duration};
 /// Number of the latest parts that are kept open: a merge may remove 60 at once; until it is done, one more arrives per
 /// second, and a slow disk delays it. Smaller than the default limit of open files.
 const MAX_OPEN_PARTS: usize = 512;
-/// Attempts at listing the directory: a listing made during a merge may contain neither the small parts nor the merged
-/// one.
+/// Maximum number of attempts at listing the directory: a listing made during a merge may contain neither the small
+/// parts nor the merged one.
 const ATTEMPTS: usize = 20;
 
 /// A part of an open store.

@@ -64,8 +64,8 @@ fn read_footer(file: &File) -> io::Result<Option<Footer>> {
     let Some(start) = end.checked_sub(length.into()) else { return Ok(None) };
     let mut bytes = vec![0; length as usize];
     file.read_exact_at(&mut bytes, start)?;
-    // The last occurrence is the key: a column's name that contains the same bytes would come before it. In Thrift's
-    // compact protocol, a byte for the type follows, then the value's length as a varint.
+    // The last occurrence is the key: any column name that contains the same bytes precedes it. In Thrift's compact
+    // protocol, a byte for the type follows, then the value's length as a varint.
     let Some(key) = bytes.windows(KEY.len()).rposition(|w| w == KEY.as_bytes()) else { return Ok(None) };
     let length_at = key + KEY.len() + 1;
     let length_bytes = bytes.iter().skip(length_at).take_while(|byte| **byte >= 0x80).count() + 1;

@@ -11,7 +11,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// The file to which the Parquet writer writes. Keeps the system's error, of which Parquet keeps only the text.
+/// The file to which the Parquet writer writes. Keeps the operating system's error, of which Parquet keeps only the
+/// text.
 pub(crate) struct Sink {
     file: File,
     error: Arc<Mutex<Option<io::Error>>>,
@@ -66,7 +67,7 @@ impl PartWriter {
         Ok(part)
     }
 
-    /// Rows written so far.
+    /// Number of rows written so far.
     pub fn rows(&self) -> u64 {
         self.rows
     }
@@ -125,7 +126,8 @@ impl PartWriter {
     /// Flushes the part to disk and renames it. Returns its size in bytes.
     ///
     /// # Errors
-    /// If the part cannot be written; it is then removed.
+    /// If the part cannot be written; it is then removed. If only the directory cannot be synced, the renamed part
+    /// remains.
     pub fn publish(mut self) -> Result<u64, StoreError> {
         let Some(mut writer) = self.writer.take() else { return Ok(0) };
         let flushed = writer.flush().map_err(ParquetError::from);

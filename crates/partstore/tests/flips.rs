@@ -80,7 +80,8 @@ fn a_damaged_part_is_not_merged_into_a_whole_one() {
     let directory = tempfile::tempdir().unwrap();
     let names = Names::new(Directory::open(directory.path()).unwrap());
     let spans = [Span::one(0), Span::one(1)];
-    // The rows of the first part are combined into new groups; the groups of the second are copied.
+    // The groups of the first part are so small that their rows are combined into a new group; the first group of the
+    // second part is copied.
     write(&names, spans[0], 40);
     write(&names, spans[1], 16_000);
     let both = Span { first: 0, last: 1 };

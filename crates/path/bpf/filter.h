@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /* An interpreter for classic BPF (Linux: Documentation/networking/filter.rst), for the filters that libpcap generates.
  * It works on a copy of the frame as it was on the wire: a tag that the NIC removed is put back. The state is kept in
- * memory, so that the verifier checks one step once instead of each path through a filter. */
+ * memory, so that the verifier checks the execution of an instruction once, instead of every path through a filter. */
 #ifndef LATPATH_PATH_FILTER_H
 #define LATPATH_PATH_FILTER_H
 
@@ -58,7 +58,7 @@ static __always_inline __u32 size_of(__u16 code)
 	return OP_SIZE(code) == 0x10 ? 1 : OP_SIZE(code) == 0x08 ? 2 : 4;
 }
 
-/* A step of class LD (0) or LDX (1). Returns 0 if the filter continues. */
+/* Executes an instruction of class LD (0) or LDX (1). Returns 0 if the filter continues. */
 static __always_inline int step_load(struct capture *c, struct instruction *i)
 {
 	__u32 v = 0;

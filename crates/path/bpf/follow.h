@@ -177,22 +177,22 @@ static __always_inline int chooses_here(struct on_device *d)
 	return 1;
 }
 
-/* The role of a tracepoint in the search. */
+/* Flags of a tracepoint. */
 #define HOOK_SENDS 1   /* the frame begins at skb->data */
 #define HOOK_CHOOSES 2 /* packets are chosen here */
 #define HOOK_ENTERS 4  /* a packet enters the stack: without functions, the skb followed at this address may be gone */
 
 #define HOOK_LEAVES 8  /* the skb's last user releases it */
 
-/* Whether a packet that is not followed may have to be. Decided before any of its bytes are read, because this runs at
- * every tracepoint for every packet of the machine. */
+/* Whether a packet that is not followed may turn out to be one to follow. Decided before any of its bytes are read,
+ * because this runs at every tracepoint for every packet of the machine. */
 static __always_inline int may_be_chosen(struct sk_buff *skb, __u32 hook)
 {
 	struct on_device d;
 
 	if (has_streams && !ethertype_possible(BPF_CORE_READ(skb, protocol)))
 		return 0;
-	/* It may be a copy of a packet that is followed. */
+	/* The packet may be a copy of one that is followed. */
 	if (chosen && bpf_ktime_get_ns() - last_event < same_ns)
 		return 1;
 	if (!(hook & HOOK_CHOOSES) || chosen >= requested)
@@ -238,7 +238,7 @@ struct found_packet {
 	__u32 flags;
 };
 
-/* Identifies a packet that was chosen before, or chooses it now. */
+/* Identifies a packet as one that was chosen before, or chooses it now. */
 __noinline int identify(struct capture *c, struct found_packet *of)
 {
 	struct sk_buff *skb;

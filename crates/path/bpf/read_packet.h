@@ -147,7 +147,8 @@ __noinline int copy_frame(struct capture *c, struct place *w)
 		return -1;
 	c->have = to + n;
 	c->len = to + w->linear - from + w->frag_len;
-	/* Drivers that use paged frames keep only the headers in the linear part. */
+	/* Drivers that use paged frames keep only the headers in the linear part, so copy the start of the first page as well.
+	 */
 	if (w->frag_len && c->have < CAPTURE / 2) {
 		__u32 rest = w->frag_len;
 

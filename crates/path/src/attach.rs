@@ -229,7 +229,8 @@ pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> 
     let found = std::thread::spawn(move || if functions { traceable() } else { Traceable::default() });
     let mut copies = functions;
     let mut trouble = Vec::new();
-    // A panic of the reading thread has already been reported; without its lists, tracepoints can still be used.
+    // If the reading thread panicked, the panic has already been reported. Without its lists, tracepoints can still be
+    // used.
     let found = LazyCell::new(Box::new(|| found.join().unwrap_or_default()) as _);
     let job = Job { options, table: &table, kernel: &kernel, began, found };
     loop {

@@ -114,7 +114,7 @@ impl<'a> Types<'a> {
     fn is_skb(&self, id: u32) -> bool {
         let Some((_, Type { kind: PTR, to, .. })) = self.get(id) else { return false };
         let mut id = to;
-        // A pointer's target is only a few steps away; the limit prevents endless loops.
+        // A pointer leads to its target in a few steps; the limit prevents endless loops.
         for _ in 0..8 {
             match self.get(id) {
                 Some((_, Type { kind: CONST | VOLATILE | TYPE_TAG, to, .. })) => id = to,

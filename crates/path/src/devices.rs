@@ -33,6 +33,7 @@ fn devices_of(netns: u32) -> Vec<String> {
 }
 
 /// Finds a device in this namespace or in any named one; with `%`, in the namespace with that name or inode number.
+/// Does not check whether the device exists if an inode number is given.
 ///
 /// # Errors
 /// If the device or namespace does not exist.

@@ -157,19 +157,19 @@ pub struct StageDocument {
 /// Counts of missed events.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LostEvents {
-    /// Steps that did not fit into the buffer to user space.
+    /// Number of steps that did not fit into the buffer to user space.
     pub events: u64,
-    /// Copies of packets that did not fit into the table.
+    /// Number of copies of packets that did not fit into the table.
     pub copies: u64,
     /// Number of program runs that the kernel skipped.
     pub recursion_misses: u64,
-    /// Packets whose bytes the programs could not read.
+    /// Number of packets whose bytes the programs could not read.
     pub unreadable: u64,
-    /// Packets for which the filter needed more bytes than the programs read.
+    /// Number of packets for which the filter needed more bytes than the programs read.
     pub beyond_filter: u64,
-    /// How often packets beyond the requested number passed a tracepoint.
+    /// Number of times that a packet beyond the requested number passed a tracepoint.
     pub packets_not_followed: u64,
-    /// How often the filter ran.
+    /// Number of times that a packet was examined after the check of its stream, by the filter if there is one.
     pub packets_looked_at: u64,
 }
 

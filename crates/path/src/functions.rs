@@ -271,7 +271,7 @@ const THEN: [&str; 14] = [
     "af_packet",
 ];
 
-/// Sorts functions by importance, for when only some can be traced.
+/// Sorts functions by importance, for kernels on which only some can be traced.
 pub(crate) fn by_weight(functions: &[Function]) -> Vec<&Function> {
     let weight = |f: &Function| {
         let named = FIRST.iter().position(|name| *name == f.name);

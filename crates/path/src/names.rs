@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Names {
     functions: HashMap<u64, String>,
-    // Read only at the first drop: drops are rare.
+    // Read only at the first drop, because drops are rare.
     all: OnceCell<Arc<Functions>>,
     reasons: OnceCell<Reasons>,
     namespaces: RefCell<HashMap<u32, String>>,
@@ -43,7 +43,7 @@ impl Names {
         self.reasons.get_or_init(Reasons::read).name(packed as u16)
     }
 
-    /// Name of a device, followed by its namespace unless that is this process's own.
+    /// Name of a device, followed by its namespace if that is not this process's own.
     pub fn device(&self, device: &str, netns: u32) -> String {
         if !self.namespaces.borrow().contains_key(&netns) {
             // The namespace may have been named since. Otherwise, use the name of its container or unit, or else its

@@ -45,9 +45,9 @@ pub struct Step {
     pub t: Ns,
     /// The CPU.
     pub cpu: u16,
-    /// The running process; 0 for an idle CPU.
+    /// PID of the running process; 0 for an idle CPU.
     pub pid: u32,
-    /// The running thread.
+    /// TID of the running thread.
     pub tid: u32,
     /// The thread's name.
     pub thread: String,
@@ -59,7 +59,7 @@ pub struct Step {
     pub ifindex: u32,
     /// The step's kind.
     pub what: StepKind,
-    /// Index of the skb: 0 for the first one, then its copies in order of creation.
+    /// Index of the skb: 0 for the first skb, then its copies in order of creation.
     pub skb: usize,
     /// Length from the current header to the end of the packet, bytes.
     pub len: u32,
@@ -141,8 +141,7 @@ impl Packet {
     }
 
     pub(crate) fn finish(&mut self) {
-        // The ring buffer's order is that of reservation, which may differ slightly from the order in time between
-        // CPUs.
+        // The ring buffer is ordered by reservation, which between CPUs may differ slightly from the order in time.
         self.steps.sort_by_key(|s| s.t);
     }
 }

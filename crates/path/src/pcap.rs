@@ -25,7 +25,7 @@ pub enum BadExpression {
         /// libpcap's error message.
         said: String,
     },
-    /// It depends on data outside the packet's bytes, which is not available to the kernel programs.
+    /// It depends on data outside the packet's bytes, which the kernel programs do not have.
     #[error("{0:?} asks for what is not in the packet's bytes (inbound, outbound, ifindex …): choose the device with -i instead")]
     NotBytes(String),
     /// It is too long.
@@ -164,7 +164,7 @@ impl Code {
     /// instruction returns, memory indexes and constant divisors are valid.
     ///
     /// # Errors
-    /// The reason why they cannot; `expression` is quoted in the message.
+    /// Why the check failed; `expression` is quoted in the message.
     pub fn check(&self, expression: &str) -> Result<(), BadExpression> {
         let len = self.instructions.len();
         if len > MAX_CODE {

@@ -80,11 +80,11 @@ impl Search {
     }
 
     /// Ends the search; later events are not reported. Returns the packets in the order in which they were chosen, each
-    /// with its steps in order of time, and the remaining attachments.
+    /// with its steps in order of time, the counts of missed events, and the remaining attachments.
     pub fn stop(mut self) -> (Vec<Packet>, Counts, Remains) {
         let counts = self.counts();
         if let Some(attached) = &self.attached {
-            // The same update succeeded at the start.
+            // The same update succeeded at the start of the search.
             let _ = attached.counts.update(&0u32.to_ne_bytes(), bytes_of(&Counts::default()), MapFlags::ANY);
         }
         while self.ring.consume_raw() > 0 {}
@@ -95,8 +95,8 @@ impl Search {
     }
 }
 
-/// Attachments that remain after a search; dropping this detaches them. Detaching individual kprobes takes a while: for
-/// each of them, the kernel waits until no CPU executes it.
+/// Attachments that remain after a search; dropping this value detaches them. Detaching individual kprobes takes a
+/// while: for each of them, the kernel waits until no CPU executes it.
 pub struct Remains {
     attached: Option<Attached>,
 }

@@ -11,7 +11,7 @@ pub struct Hop {
     pub name: String,
     /// The device; empty for none.
     pub device: String,
-    /// Index of the skb: 0 for the first one.
+    /// Index of the skb: 0 for the first skb.
     pub skb: usize,
     /// Median time since the packet was first seen, ns.
     pub since_first: Ns,
@@ -19,7 +19,7 @@ pub struct Hop {
     pub since_last: Ns,
 }
 
-/// Consecutive hops on one device in one kind of thread.
+/// Consecutive hops on one device and CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
     /// The device; empty for none.

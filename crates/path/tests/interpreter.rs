@@ -123,7 +123,7 @@ fn filter() -> impl Strategy<Value = Code> {
                 0x02 | 0x03 | 0x60 | 0x61 => k % 16,
                 0x05 => within(k),
                 // libpcap's result for shifts by 32 or more depends on the processor; its compiler never generates such
-                // a shift.
+                // shifts.
                 0x64 | 0x74 => k % 32,
                 0x34 | 0x94 => k.max(1),
                 _ => k,

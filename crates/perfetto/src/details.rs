@@ -12,7 +12,7 @@ use std::io;
 /// The slices that are open in a machine's rows.
 #[derive(Default)]
 pub(crate) struct Details {
-    /// Threads with an open slice: their row, and the slice's start.
+    /// Threads with an open slice: the thread's row, and the start of the slice.
     vcpus: BTreeMap<u32, (u64, u64)>,
     /// CPUs that run a timer's function, and their rows.
     timers: BTreeMap<u32, u64>,

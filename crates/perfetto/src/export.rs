@@ -36,11 +36,11 @@ const OLDEST_KERNEL: &str = "5.15";
 pub struct Summary {
     /// Number of captures.
     pub captures: u64,
-    /// Packets with rows of their own.
+    /// Number of packets with rows of their own.
     pub packets: u64,
-    /// Late packets without rows of their own.
+    /// Number of late packets without rows of their own.
     pub more_late: u64,
-    /// Machines, with counts of the kernel events written.
+    /// The machines, with the numbers of kernel events written for each.
     pub machines: Vec<(String, Written)>,
     /// Size, bytes.
     pub bytes: u64,
@@ -121,7 +121,7 @@ impl<'w> Export<'w> {
     }
 
     /// Writes a capture. Captures must be passed in order of time. Late packets selected by `matches` get rows of their
-    /// own; in a capture without late packets, some other packets do.
+    /// own; in a capture without late packets, some packets do, whether selected or not.
     ///
     /// # Errors
     /// If the writer fails.

@@ -210,7 +210,7 @@ fn why(out: &mut Writer, number: Number, packet: &PacketTimeline) -> io::Result<
             .maybe("note", interval.note().as_deref());
         Span { from: interval.from, to: interval.to, info }
     });
-    // Intervals overlap only in a damaged record; overlapping ones are left out.
+    // Intervals overlap only in a damaged record. Those that overlap an earlier one are left out.
     let mut end = Ns::MIN;
     let spans = spans.filter(|span| {
         let follows = span.from >= end;

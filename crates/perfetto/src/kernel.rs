@@ -35,13 +35,13 @@ impl Shift {
 /// Counts of a machine's kernel events in the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Switches between threads.
+    /// Number of switches between threads.
     pub switches: u64,
-    /// Starts and ends of gaps in the record, written as switches.
+    /// Number of starts and ends of gaps in the record, which are written as switches.
     pub gaps: u64,
-    /// Other events.
+    /// Number of other events.
     pub others: u64,
-    /// Events that Perfetto cannot represent, or that are invalid.
+    /// Number of events that Perfetto cannot represent, or that are invalid.
     pub left_out: u64,
 }
 
@@ -117,7 +117,7 @@ fn prev_state(left: Left) -> i64 {
     }
 }
 
-/// Idle. Also used for a thread of which it is unknown how it left its CPU, because it claims the least.
+/// Idle. Also used for a thread if it is unknown how it left its CPU, because this state claims the least.
 const UNSEEN: i64 = 0x80;
 const NICE_0: i32 = 120;
 
@@ -208,7 +208,8 @@ impl Kernel {
             if known.is_none_or(|known| since > known) {
                 if let Some(known) = known {
                     self.gap(&mut out, record.cpu, known)?;
-                    // A thread that slept during a work item may have finished the item during the gap, so it is ended.
+                    // A thread that slept during a work item may have finished the item during the gap, so end all work
+                    // items here.
                     for (pid, function) in std::mem::take(&mut self.working) {
                         out.push(record.cpu, known, pid, work_end(function))?;
                     }

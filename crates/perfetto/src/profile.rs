@@ -23,8 +23,8 @@ pub struct SampledMachine<'s> {
     pub samples: &'s Samples,
     /// The machine's clock minus the host's, ns.
     pub offset_ns: Ns,
-    /// Prefix of its processes' names: for a guest, its name and a colon, without a space (Perfetto cuts names at
-    /// spaces).
+    /// Prefix of the names of this machine's processes: for a guest, its name and a colon, without a space (Perfetto
+    /// cuts names at spaces).
     pub prefix: String,
 }
 

@@ -146,7 +146,7 @@ messages! {
         next_prio: Option<i32> = [int32, optional, tag = "7"],
     }
 
-    /// sched_waking has the same fields.
+    /// sched_waking has the same fields as sched_wakeup.
     struct SchedWakeup {
         comm: Option<String> = [string, optional, tag = "1"],
         pid: Option<i32> = [int32, optional, tag = "2"],

@@ -206,7 +206,7 @@ fn a_machine_without_a_record_is_reported_as_such() {
     let lines: Vec<_> = info.flat_map(|a| a.array_values).filter_map(|a| a.value).collect();
     let text = format!("{lines:?}");
     assert!(text.contains("no record: the agent did not answer"), "{text}");
-    // Its sightings still appear in the row of its CPU.
+    // The packet's sightings still appear in the row of its CPU.
     assert!(track_events(&packets).iter().any(|(_, e)| e.name.as_deref() == Some("nic-rx@eth0 MU01 711")));
 }
 

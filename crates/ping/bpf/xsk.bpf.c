@@ -56,8 +56,8 @@ static __always_inline int is_requested(const __u8 *frame)
 	return 0;
 }
 
-/* Number of bytes that the BER length at `at` occupies. Forms with more than two length bytes lead to an offset at
- * which nothing matches. */
+/* Number of bytes that the BER length at `at` occupies. Forms with more than three length bytes are not supported: they
+ * lead to an offset at which nothing matches. */
 static __always_inline __u32 length_of_length(struct xdp_md *ctx, __u32 at)
 {
 	__u8 *form = bytes(ctx, at, 1);
@@ -74,7 +74,7 @@ static __always_inline int is_own(struct xdp_md *ctx, __u32 at)
 	return !one_session || *(__u32 *)(message + 4) == session;
 }
 
-/* Whether the frame contains latpath's sampled values. After the ethertype: 8 bytes, savPdu, noASDU of 1, the sequence
+/* Whether the frame contains latpath's Sampled Values. After the ethertype: 8 bytes, savPdu, noASDU of 1, the sequence
  * of ASDUs, the ASDU, and its svID. */
 static __always_inline int is_sv(struct xdp_md *ctx, __u32 at)
 {
@@ -106,7 +106,7 @@ static __always_inline int is_sv(struct xdp_md *ctx, __u32 at)
 	return 1;
 }
 
-/* Metadata that precedes the frame; xdp/kernel.rs reads it. */
+/* Metadata in front of the frame; xdp/kernel.rs reads it. */
 struct stamp {
 	__u64 mark;
 	__u64 time; /* CLOCK_MONOTONIC */

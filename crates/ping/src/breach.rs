@@ -33,7 +33,7 @@ const LOOK_EVERY_MS: u16 = 100;
 /// Options of the trace: instance, events, files.
 #[derive(Clone, Debug)]
 pub struct BreachOptions {
-    /// Name of the tracefs instance: the user's own, or one to create and remove.
+    /// Name of the tracefs instance: one of the user's own, or one to create and remove.
     pub instance: String,
     /// Events and buffers of the instance.
     pub record: latpath_tracefs::Options,
@@ -51,10 +51,10 @@ impl BreachOptions {
     pub const MOST_BYTES: u64 = 256 << 20;
 }
 
-/// Errors in preparing the trace.
+/// Why the trace cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum BreachError {
-    /// The tracefs instance failed.
+    /// The tracefs instance cannot be used.
     #[error(transparent)]
     Tracefs(#[from] latpath_tracefs::Error),
     /// The file exists.
@@ -65,7 +65,7 @@ pub enum BreachError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// Error returned by the operating system.
         source: io::Error,
     },
 }
@@ -90,9 +90,9 @@ pub struct BreachedProbe {
 /// A segment of a breached transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BreachedSegment {
-    /// Name in messages.
+    /// Name of the segment in messages.
     pub name: String,
-    /// Name of its column in logs.
+    /// Name of the segment's column in logs.
     pub column: String,
     /// Duration, ns; null if one of its stamps is missing.
     pub time_ns: Option<Ns>,
@@ -284,8 +284,8 @@ impl Drop for BreachTrace {
     }
 }
 
-/// Creates the file, so that it is certain to be writable on a breach. An existing empty file was reserved by a run
-/// that was killed, and is reused.
+/// Creates the file, to check before the run that it is writable. An existing empty file was reserved by a run that was
+/// killed, and is reused.
 fn reserve(save: &Path, snapshot: bool) -> Result<(Directory, OsString), BreachError> {
     let taken = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| !m.is_file() || m.len() > 0);
     let beside = latpath_tracefs::snapshot_file(save);

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of breaches whose records are kept: those with the longest round trips.
 const MOST: usize = 20;
-/// Minimum time between a breach whose records were copied and the next one, ns.
+/// Minimum time between two breaches whose records are copied, ns.
 const REST_NS: Ns = 10_000_000;
 /// Maximum number of rows per CPU; further rows are summed.
 const ROWS: usize = 8;
@@ -32,7 +32,7 @@ const MOST_REFLECTORS: usize = 4;
 pub struct BreachRequest {
     /// The breached transaction.
     pub breach: BreachedProbe,
-    /// TID of the measuring thread, as assigned by the kernel.
+    /// TID of the measuring thread, in its own PID namespace.
     pub tid: u32,
     /// Name of the measuring thread.
     pub name: String,
@@ -48,7 +48,7 @@ pub struct Breach {
     /// The breached transaction.
     #[serde(flatten)]
     pub probe: BreachedProbe,
-    /// Activity of the emitter's machine; absent if nothing was recorded.
+    /// Activity of the emitter's machine; omitted if nothing was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<BreachContext>,
 }
@@ -64,7 +64,7 @@ impl From<BreachedProbe> for Breach {
 pub struct BreachContext {
     /// Length of the window, ns.
     pub window_ns: Ns,
-    /// Whether the record is complete: no event was overwritten before it was read.
+    /// Whether the record is complete, i.e. no event was overwritten before it was read.
     pub complete: bool,
     /// CPUs on which the threads below ran or waited to run.
     pub cpus: Vec<CpuActivity>,
@@ -86,10 +86,10 @@ pub struct CpuActivity {
 pub struct RunTime {
     /// Display name, e.g. `rustc (18491)`, `rustc (2 threads: opt cgu.1, opt cgu.2; 18491)`, `irq 25 virtio0`, `idle`.
     pub what: String,
-    /// TID of the thread, or PID of the process for several threads; null for an interrupt.
+    /// TID of the thread, or PID of the process for several threads; null for other activities, e.g. interrupts.
     pub pid: Option<u32>,
-    /// Scheduling policy and priority, e.g. `FIFO 80`; for several threads, those of the one that ran longest; null if
-    /// unknown.
+    /// Scheduling policy and priority, e.g. `FIFO 80`; for several threads, those of the thread that ran longest; null
+    /// if unknown.
     pub class: Option<String>,
     /// Run time, ns.
     #[serde(rename = "time_ns")]
@@ -112,7 +112,7 @@ pub enum Role {
 pub struct ThreadActivity {
     /// Display name, e.g. `ping-0 (4711)`.
     pub thread: String,
-    /// TID of the thread, as assigned by the kernel.
+    /// TID of the thread, in the initial PID namespace.
     pub pid: u32,
     /// Role of the thread.
     pub role: Role,
@@ -126,7 +126,7 @@ pub struct ThreadActivity {
     pub ready_ns: Ns,
     /// Part of the ready time during which the control group's quota was exhausted, ns.
     pub throttled_ns: Ns,
-    /// Activities of its CPU during the ready time.
+    /// Activities of the thread's CPU during the ready time.
     pub behind: Vec<RunTime>,
     /// Time asleep, ns.
     pub asleep_ns: Ns,
@@ -155,15 +155,15 @@ struct Recording {
 #[derive(Default)]
 struct KeptBreaches {
     breaches: Vec<(BreachRequest, Snapshot)>,
-    /// Minimum duration of a round trip for its breach to be kept, ns.
+    /// A breach is kept only if its round trip took longer than this, ns.
     least: Ns,
     /// Earliest time for the next copy, `CLOCK_MONOTONIC` ns.
     next: Ns,
 }
 
 impl KeptBreaches {
-    /// Whether to keep the context of a breach. Not soon after another one: copying takes CPU time, which must not
-    /// cause the next breach.
+    /// Whether to keep the context of a breach: only if its round trip is among the longest, and not soon after another
+    /// breach, because copying takes CPU time, which must not cause the next breach.
     fn accepts(&self, request: &BreachRequest) -> bool {
         request.to - request.from > self.least && request.to >= self.next
     }
@@ -227,7 +227,7 @@ impl ContextRecorder {
         })
     }
 
-    /// Events that are missing on this kernel.
+    /// Events that this kernel does not offer.
     pub fn missing(&self) -> &[Missing] {
         &self.missing
     }
@@ -248,7 +248,7 @@ impl ContextRecorder {
         recording.collect(wait);
     }
 
-    /// Stops recording and returns the worst breaches in order of time.
+    /// Stops recording and returns the worst breaches, in order of time.
     pub fn end(self) -> Vec<Breach> {
         let mut recording = self.recording.into_inner().unwrap_or_else(PoisonError::into_inner);
         recording.collect(true);
@@ -367,8 +367,8 @@ impl BreachContext {
     }
 }
 
-/// TID of the emitter's thread as the kernel numbers it. Inside a PID namespace, the TID in the request differs, so the
-/// thread is then looked up by its name.
+/// TID of the emitter's thread in the initial PID namespace. In another PID namespace, the TID in the request differs,
+/// so the thread is then looked up by its name.
 fn emitter(names: &Names, request: &BreachRequest) -> u32 {
     let known = names.thread(request.tid).is_some_and(|thread| thread.name == request.name);
     match (known, &names.called(&request.name)[..]) {
@@ -377,8 +377,8 @@ fn emitter(names: &Names, request: &BreachRequest) -> u32 {
     }
 }
 
-/// The reflectors on this machine that ran during the round trip, with their rows. If there are several, only those
-/// that woke the emitter or that it woke: between two namespaces, the sending thread also receives the packet.
+/// The reflectors on this machine that ran during the round trip, with their rows. If there are several, those that
+/// woke the emitter or were woken by it, if any: between two namespaces, the sending thread also receives the packet.
 fn reflectors(timeline: &Timeline, names: &Names, emitter: u32, row: &[ThreadTile]) -> Vec<(u32, Vec<ThreadTile>)> {
     let ran = |row: &[ThreadTile]| row.iter().any(|tile| matches!(tile.state, State::Running { .. }));
     let woken_by = |row: &[ThreadTile], pid: u32| {

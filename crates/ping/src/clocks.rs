@@ -23,7 +23,7 @@ pub trait NicClockSource: Send {
     /// Reads the clock; returns the reading and the disturbances since the previous one.
     fn read(&mut self) -> (Option<NicReading>, Vec<Disturbance>);
 
-    /// Disturbances in the last readings that only later readings would have confirmed.
+    /// Disturbances that the last readings suggest but only later readings would have confirmed.
     fn finish(&mut self) -> Vec<Disturbance> {
         Vec::new()
     }
@@ -109,7 +109,7 @@ impl Clocks {
         self.sync.get_or_init(|| Monitor::start(options(), None));
     }
 
-    /// The time of the grandmaster that a clock of this machine follows, as last read.
+    /// The time of the grandmaster that a clock of this machine follows, as of the last reading.
     pub fn ptp_time(&self) -> Option<PtpTime> {
         self.sync.get()?.ptp_time()
     }
@@ -132,7 +132,7 @@ impl Clocks {
         new
     }
 
-    /// Reads all clocks one last time and ends the watch, so that no disturbance is missed.
+    /// Reads all clocks one last time, so that no disturbance is missed, and ends the watch.
     pub fn finish(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -146,7 +146,7 @@ impl Clocks {
         self.shared.disturbances.lock().unwrap_or_else(|e| e.into_inner()).len()
     }
 
-    /// Identity of this machine's `CLOCK_MONOTONIC`: of the kernel's boot and the time namespace.
+    /// Identity of this machine's `CLOCK_MONOTONIC`: it combines the kernel's boot ID and the time namespace.
     pub fn boot_id(&self) -> [u8; 16] {
         self.boot_id
     }

@@ -41,7 +41,7 @@ pub struct EmitDocument {
 /// A session of an emitter with one reflector.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SessionDocument {
-    /// IP or MAC address of the reflector.
+    /// Address of the reflector: IP address and port, or MAC address.
     pub target: String,
     /// Session number, in hexadecimal.
     #[serde(with = "session_number")]
@@ -59,13 +59,13 @@ pub struct SessionDocument {
     pub stamps: Vec<Stamp>,
     /// Device that the reflector uses exclusively, empty if there is none; null if the reflector never answered.
     pub reflector_device: Option<String>,
-    /// Reason for the end of the session.
+    /// Why the session ended.
     pub ended: SessionEnd,
     /// Description of the failure; null if the session succeeded.
     pub error: Option<String>,
     /// Number of restarts of the reflector during the session.
     pub reflector_restarts: u64,
-    /// Answers dropped by the emitter's kernel because the socket buffer was full.
+    /// Number of answers dropped by the emitter's kernel because the socket buffer was full.
     pub dropped_here: u64,
     /// Log of single transactions; null without `--log`.
     pub log: Option<Summary>,
@@ -102,7 +102,7 @@ impl From<Pacing> for SessionPacing {
     }
 }
 
-/// Reason for the end of a session.
+/// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionEnd {
@@ -144,10 +144,10 @@ impl From<&Result<EndReason, String>> for SessionEnd {
 pub struct CommandRuns {
     /// Number of starts of the command.
     pub started: u64,
-    /// Starts that failed, and runs with an exit status other than 0.
+    /// Number of starts that failed, and of runs with an exit status other than 0.
     pub failed: u64,
-    /// Late packets for which the command was not started, because it was running or had been started less than a
-    /// second before.
+    /// Number of late packets for which the command was not started, because it was running or had been started less
+    /// than a second before.
     pub not_started: u64,
     /// The first failure, or null.
     pub first_failure: Option<String>,
@@ -158,13 +158,13 @@ pub struct CommandRuns {
 pub struct SweepDocument {
     /// Version of the document, 1.
     pub version: u32,
-    /// IP or MAC address of the reflector.
+    /// Address of the reflector: IP address and port, or MAC address.
     pub target: String,
     /// Requested number of rounds.
     pub rounds: u16,
     /// One cell for each size and rate, ordered by size, then by rate.
     pub cells: Vec<SweepCell>,
-    /// Reason why the sweep ended early, or null.
+    /// Why the sweep ended early, or null.
     pub error: Option<String>,
     /// Notes for the reader.
     pub notes: Vec<String>,
@@ -198,10 +198,10 @@ pub struct ReflectDocument {
     pub sessions: Vec<ReflectedSession>,
     /// Number of further sessions.
     pub sessions_not_listed: u64,
-    /// Counts over all sessions, including messages that got no answer.
+    /// Counts of messages that got no answer, and whether a probe exceeded the threshold.
     #[serde(flatten)]
     pub sum: Reflected,
-    /// Disturbances of the reflector's clocks.
+    /// Disturbances of the clocks of the reflector's machine.
     pub disturbances: Vec<Disturbance>,
     /// The first 100 probes whose time at the reflector exceeded `--threshold`.
     pub held: Vec<HeldProbe>,
@@ -221,17 +221,17 @@ pub struct ReflectedSession {
     #[serde(with = "session_number")]
     #[schemars(with = "String")]
     pub session: u32,
-    /// Received probes, excluding duplicates but including the warm-up.
+    /// Number of received probes, excluding duplicates but including the warm-up.
     pub received: u64,
-    /// Duplicate probes.
+    /// Number of duplicate probes.
     pub duplicates: u64,
-    /// Probes received after a later one.
+    /// Number of probes received after a later one.
     pub reordered: u64,
-    /// Answers that the reflector's kernel refused to send.
+    /// Number of answers that the reflector's kernel refused to send.
     pub refused: u64,
-    /// Round trips over the emitter's threshold, as reported by the emitter.
+    /// Number of round trips over the emitter's threshold, as reported by the emitter.
     pub breaches: u64,
-    /// Probes whose time at the reflector exceeded the reflector's threshold.
+    /// Number of probes whose time at the reflector exceeded the reflector's threshold.
     pub over_threshold: u64,
     /// Times at the reflector.
     #[serde(flatten)]
@@ -302,7 +302,7 @@ pub struct ReflectedTimes {
     /// Which times are compared with the threshold, those nearest to the wire: `nic_turnaround`, `kernel_turnaround` or
     /// `turnaround`.
     pub judged: String,
-    /// Probes whose time, as named by `judged`, exceeded the threshold.
+    /// Number of probes whose time, as named by `judged`, exceeded the threshold.
     pub over_threshold: u64,
     /// Non-empty buckets of the judged times: of equal width with `--bucket`, otherwise about ten per decade.
     pub histogram: Vec<Bucket>,

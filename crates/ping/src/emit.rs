@@ -79,7 +79,7 @@ pub trait Observer {
     fn warm(&mut self) {}
 }
 
-/// Reason for the end of a run.
+/// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
     /// The requested number of probes, or the requested duration, was reached.
@@ -116,10 +116,10 @@ pub struct Ended {
     pub started: Ns,
     /// Time from `started` to the end, ns.
     pub elapsed: Ns,
-    /// Counter to pass to [`Clocks::disturbances_since`]: it follows the disturbances that the timeline already
-    /// contains.
+    /// Counter to pass to [`Clocks::disturbances_since`] to get the disturbances that the timeline does not contain
+    /// yet.
     pub clocks_seen: u64,
-    /// Answers dropped by the kernel.
+    /// Number of answers dropped by the kernel.
     pub dropped: u64,
     /// Error of the last probe that the kernel refused.
     pub refusal: Option<std::io::Error>,
@@ -197,7 +197,7 @@ struct Emitter<'a, T: Transport, O> {
     /// Sequence number of the first probe that counts.
     first: u64,
     hello: Hello,
-    /// Whether all probes were sent and only pending messages are awaited. The stop flag is then ignored, because the
+    /// Whether all probes were sent and only pending messages are awaited. If so, the stop flag is ignored, because the
     /// remaining waits are bounded.
     settling: bool,
     started: Ns,
@@ -209,7 +209,7 @@ struct Emitter<'a, T: Transport, O> {
     unanswered_since: Ns,
     last_event: Ns,
     breached: bool,
-    /// Number of the hello to which the peer's kernel replied that the port is closed.
+    /// Number of the latest hello at the time when the peer's kernel reported a closed port.
     nobody_there: Option<u64>,
     other_version: Option<u8>,
     clocks_seen: u64,
@@ -220,7 +220,7 @@ struct Emitter<'a, T: Transport, O> {
     readings_seen: u64,
 }
 
-/// Reasons for which the emitter stops early.
+/// Why the emitter stops early.
 enum Halt<E> {
     EndReason(EndReason),
     Failed(E),
@@ -315,7 +315,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             match self.plan.pacing {
                 Pacing::AsAnswersCome => self.one_by_one()?,
                 Pacing::Every(pace) => {
-                    // Refused probes also take up their place in the schedule.
+                    // Refused probes keep their place in the schedule.
                     let refused = self.table.counts.refused - refused;
                     let due = begun + pace.due(self.table.next - first + refused);
                     self.on_time(now, due.min(until.unwrap_or(Ns::MAX)), due)?;
@@ -470,7 +470,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         let Some(t) = self.table.peek(sequence) else { return };
         if t.round_trip().is_some_and(|rtt| rtt > threshold) {
             self.breached = true;
-            // The probe's own stamps have usually arrived by now. An error will recur at the next reading.
+            // The stamps of the probe itself have usually arrived by now. An error will recur at the next reading.
             let _ = self.take_stamps();
             let Some(mut t) = self.table.peek(sequence) else { return };
             self.timeline.map_now(&mut t);

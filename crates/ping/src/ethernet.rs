@@ -130,8 +130,8 @@ impl Ethernet {
         Ok(Some(Arrived { from, len, kernel: stamps.kernel, nic: stamps.nic }))
     }
 
-    /// Handles an error reported instead of a frame. A device that is down may come back, so this is no error: the
-    /// caller measures the silence.
+    /// Handles an error reported instead of a frame. That the device is down is not treated as an error, because it may
+    /// come back; the caller measures the silence.
     fn nothing(&mut self, cause: io::Error) -> Result<(), DeviceError> {
         match cause.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) if !self.down => Ok(()),
@@ -146,7 +146,7 @@ impl Ethernet {
     }
 }
 
-/// Addresses to receive: the device's own, and the groups.
+/// Addresses to receive: the device's own, followed by the groups.
 pub(crate) fn addresses(device: &Device, groups: &[[u8; 6]]) -> Result<Vec<[u8; 6]>, DeviceError> {
     if groups.len() >= MAX_ADDRESSES {
         return Err(DeviceError::Groups { count: groups.len(), most: MAX_ADDRESSES - 1 });

@@ -69,7 +69,7 @@ pub struct Figures {
     options: FigureOptions,
     drawn: Option<FixedWidthHistogram>,
     breaches: u64,
-    /// Consecutive breaches of the threshold, and of each limit in `row_limits`.
+    /// Runs of consecutive probes that were lost or over the threshold, and the same for each limit in `row_limits`.
     consecutive: Vec<Consecutive>,
     worst: Vec<Transaction>,
 }
@@ -103,7 +103,7 @@ pub struct FigureOptions {
     pub drawn: Option<HistogramAxis>,
     /// Threshold for the round trip, ns.
     pub threshold: Option<Ns>,
-    /// Further limits, ns: for each, the longest run of consecutive probes that were lost or took longer.
+    /// Further limits, ns: for each, the longest run of consecutive probes that were lost or took longer is counted.
     pub row_limits: Vec<Ns>,
     /// Number of worst transactions that are kept.
     pub worst: usize,
@@ -317,9 +317,9 @@ pub struct Report {
     pub counts: Counts,
     /// The reflector's counts; null if it did not report them.
     pub reflector: Option<ReflectorCounters>,
-    /// Probes that did not reach the reflector; null without its report.
+    /// Number of probes that did not reach the reflector; null without its report.
     pub lost_there: Option<u64>,
-    /// Answers that did not reach the emitter; null without the reflector's report.
+    /// Number of answers that did not reach the emitter; null without the reflector's report.
     pub lost_back: Option<u64>,
     /// Time from T1 app to T4 app.
     pub round_trip: SequencedFigures,
@@ -333,7 +333,8 @@ pub struct Report {
     pub detail: Vec<RoundTripSegmentFigures>,
     /// Missing stamps.
     pub missing: Vec<Missing>,
-    /// Transactions with NIC stamps that could not be placed on the timeline, because a clock was set or stopped.
+    /// Number of transactions with NIC stamps that could not be placed on the timeline, because a clock was set or
+    /// stopped.
     pub unplaced: u64,
     /// Relation between the clocks of both ends.
     pub clocks: Relation,
@@ -354,11 +355,11 @@ pub struct Report {
     pub disturbed: u64,
     /// Threshold of round trips, ns; null without one.
     pub threshold_ns: Option<Ns>,
-    /// Round trips over the threshold.
+    /// Number of round trips over the threshold.
     pub over_threshold: u64,
     /// Maximum number of consecutive probes that were lost or over the threshold; without a threshold, that were lost.
     pub consecutive: u64,
-    /// The same for each further limit: the limit, ns, and the number of probes.
+    /// The same for each further limit: the limit in ns, and the number of probes.
     #[serde(skip)]
     pub consecutive_over: Vec<(Ns, u64)>,
     /// Non-empty buckets of round trips: of equal width with `--bucket`, otherwise about ten per decade.

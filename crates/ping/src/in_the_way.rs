@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// Error message that names the existing entry and the next step: `instead`, or moving an existing file or directory
-/// away.
+/// Error message that names the existing entry and says what to do next: `instead`, or moving an existing file or
+/// directory away.
 pub(crate) fn in_the_way(path: &Path, instead: &str) -> String {
     match latpath_linux::special(path) {
         Some(what) => format!("{}: exists already (it is {what}); {instead}", path.display()),

@@ -40,7 +40,7 @@ const BATCH: usize = 4096;
 const BATCHES_ALL: usize = 16;
 /// Number of buffers for other logs.
 const BATCHES_FEW: usize = 4;
-/// Age of a buffer's first transaction at which an idle writer gets the buffer although it is not full, ns.
+/// Age of a buffer's first transaction at which the buffer is sent to an idle writer although it is not full, ns.
 const BATCH_NS: Ns = 250_000_000;
 /// Maximum time without progress of the writer while the log is being finished.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -57,7 +57,7 @@ pub struct LogOptions {
     pub huge_pages: bool,
 }
 
-/// Errors in writing a log.
+/// Why a log cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The file name has no known extension.
@@ -71,7 +71,7 @@ pub enum LogError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error returned by the operating system.
         source: io::Error,
     },
     /// The parts of a Parquet log could not be merged.
@@ -81,7 +81,7 @@ pub enum LogError {
         path: PathBuf,
         /// Pattern of the parts' names, with `*` for their numbers.
         parts: PathBuf,
-        /// Error of the system.
+        /// Error returned by the operating system.
         source: io::Error,
     },
     /// The ring for the last seconds does not fit into memory.
@@ -96,10 +96,10 @@ pub enum LogError {
         /// Half of the available memory, MiB.
         free: u64,
     },
-    /// The system did not provide the memory for the ring.
+    /// The operating system did not provide the memory for the ring.
     #[error("memory for the log's ring: {source}; use a shorter time")]
     Ring {
-        /// Error of the system.
+        /// Error returned by the operating system.
         source: io::Error,
     },
     /// Too few huge pages are free.
@@ -116,7 +116,7 @@ pub enum LogError {
         reserve: u64,
         /// Size of a huge page, kB.
         size_kb: u64,
-        /// Error of the system.
+        /// Error returned by the operating system.
         source: io::Error,
     },
     /// The writer thread could not be started, ended early, or makes no progress.
@@ -124,7 +124,7 @@ pub enum LogError {
     Writer {
         /// Path of the log.
         path: PathBuf,
-        /// End of the error message's sentence.
+        /// The rest of the error message's sentence.
         why: String,
     },
 }
@@ -163,7 +163,7 @@ pub struct Summary {
     /// Notes for the reader; a session's document lists them among its own notes.
     #[serde(skip)]
     pub notes: Vec<String>,
-    /// Reason why the log is incomplete, or null.
+    /// Why the log is incomplete, or null.
     pub error: Option<String>,
 }
 
@@ -203,7 +203,7 @@ pub struct Log {
     offered: u64,
     /// Number of transactions dropped because no buffer was free.
     dropped: u64,
-    /// Number of requested rows that were overwritten in the ring before the writer could take them.
+    /// Number of rows that were to be written, but were overwritten in the ring before the writer could take them.
     overwritten: u64,
     notes: Vec<String>,
 }
@@ -213,7 +213,7 @@ impl Log {
     /// calling thread, so call this before pinning that thread or giving it real-time priority.
     ///
     /// # Errors
-    /// If the file exists or cannot be created, or the memory or thread is refused.
+    /// If the file exists or cannot be created, or the memory or the thread cannot be obtained.
     pub fn open(path: &Path, keep: Keep, options: &LogOptions) -> Result<Self, LogError> {
         let format = writer::create(path)?;
         let mut notes = Vec::new();
@@ -325,7 +325,8 @@ impl Log {
         }
     }
 
-    /// Sends a partly filled buffer if the writer is idle. A busy writer gets only full buffers, to save buffers.
+    /// Sends a partly filled buffer if it is old enough and the writer is idle. A busy writer gets only full buffers,
+    /// to save buffers.
     fn send_what_waits(&mut self, now: Ns) {
         if now.saturating_sub(self.batch_since) >= BATCH_NS
             && self.progress.batches.load(Ordering::Relaxed) == self.sent

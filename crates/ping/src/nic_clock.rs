@@ -5,9 +5,9 @@ use latpath_clock::phc::SWING_PPB;
 use latpath_model::Ns;
 use std::collections::VecDeque;
 
-/// Number of readings kept: those that welcomes carry in several minutes.
+/// Number of readings kept: as many as welcomes carry in several minutes.
 const KEPT: usize = 1024;
-/// Number of readings considered before and after a moment, each.
+/// Number of readings considered on each side of a moment.
 const AROUND: usize = 6;
 /// Rounding error of divisions, ns.
 const ROUNDING: i128 = 2;
@@ -81,8 +81,8 @@ impl NicTrack {
         Some(Offset { ns: narrow(i128::from(a.offset) + moved), bound: narrow(bound) })
     }
 
-    /// The offset at a moment after which there is no reading yet, extrapolated from the latest reading by its drift.
-    /// The bound is then that of the reading alone.
+    /// The offset at a moment, interpolated as by [`Self::at`] if possible, otherwise extrapolated from the latest
+    /// reading by its drift. The bound of an extrapolated offset is that of the reading alone.
     pub fn guess(&self, moment: Ns) -> Option<Offset> {
         self.at(moment, 0).or_else(|| {
             let last = self.readings.back()?;

@@ -50,9 +50,9 @@ pub struct ReflectPlan {
 
 /// Callbacks of the reflector, in its thread.
 pub trait Witness<P> {
-    /// Called when an emitter sends its first hello.
+    /// Called when a session begins with an emitter's first hello.
     fn begins(&mut self, peer: &P, session: u32);
-    /// Called when a session ends, also if the reflector ends.
+    /// Called when a session ends, including at the end of the reflector.
     fn ends(&mut self, peer: &P, session: &Session);
     /// Called when an emitter reports that the round trip of this probe was a breach. The session has already counted
     /// it.
@@ -71,11 +71,11 @@ pub struct Reflected {
     /// Number of sessions.
     #[serde(skip)]
     pub sessions: u64,
-    /// Messages that were neither hellos nor probes of a known session.
+    /// Number of messages that were neither hellos nor probes of a known session.
     pub foreign: u64,
-    /// Probes and hellos without an answer because too many sessions were open.
+    /// Number of probes and hellos without an answer because too many sessions were open.
     pub turned_away: u64,
-    /// Messages dropped by the kernel.
+    /// Number of messages dropped by the kernel.
     pub dropped: u64,
     /// Whether a probe's time at the reflector exceeded the threshold.
     pub breached: bool,
@@ -109,7 +109,7 @@ pub fn reflect<T: Transport, W: Witness<T::Peer>>(
         kept_house_at: monotonic(),
     };
     let result = reflector.run(stop);
-    // The stamps of the last answers may have arrived.
+    // The stamps of the last answers may have arrived by now.
     let _ = reflector.take_stamps();
     reflector.end_all();
     reflector.sum.dropped = reflector.transport.dropped();

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 const LEAVING: usize = 1024;
 /// Maximum number of stamped answers that wait to be reported.
 const WAITING: usize = 4096;
-/// Number of latest probes among which duplicates are detected.
+/// Number of most recent probes among which duplicates are detected.
 const KNOWN: u64 = 1 << 16;
 
 /// State of one session.
@@ -39,7 +39,7 @@ pub struct Session {
     threshold: Option<Ns>,
     /// For each answer in `leaving`: the arrival of its probe, and whether a breach was found.
     arrived: Vec<(Arrival, bool)>,
-    /// Breaches that the emitter reported.
+    /// Number of breaches that the emitter reported.
     pub breaches: u64,
     /// Start of the session, `CLOCK_MONOTONIC` ns.
     pub begun: Ns,
@@ -132,7 +132,7 @@ impl Session {
         all.record(source, sequence, time);
     }
 
-    /// Returns the time if it exceeds the threshold, and counts it.
+    /// Returns the time if it exceeds the threshold, and counts it as over the threshold.
     #[inline]
     fn judge(&mut self, time: Turnaround, all: &mut AllTurnarounds) -> Option<Turnaround> {
         let breach = self.threshold.is_some_and(|most| time.time_ns > most).then_some(time)?;
@@ -141,7 +141,7 @@ impl Session {
         Some(breach)
     }
 
-    /// Reports the stamps of answers of which other stamps are overdue.
+    /// Reports the stamps of those answers whose other stamps are overdue.
     #[inline]
     fn report_overdue(&mut self, newest: u64, before: Ns) {
         self.unseen = self.unseen.max(newest.saturating_sub(LEAVING as u64 - 1));

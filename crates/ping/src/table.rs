@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 /// Counts of a session's probes and answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
-    /// Probes accepted by the kernel.
+    /// Number of probes accepted by the kernel.
     pub sent: u64,
-    /// Probes that the kernel refused because a queue was full; not included in `sent`.
+    /// Number of probes that the kernel refused because a queue was full; not included in `sent`.
     pub refused: u64,
-    /// Probes answered in time.
+    /// Number of probes answered in time.
     pub answered: u64,
-    /// Probes not answered in time.
+    /// Number of probes not answered in time.
     pub lost: u64,
-    /// Answers received after their probe had counted as lost.
+    /// Number of answers received after their probe had counted as lost.
     pub late: u64,
-    /// Duplicate answers.
+    /// Number of duplicate answers.
     pub duplicates: u64,
-    /// Answers received after the answer to a later probe.
+    /// Number of answers received after the answer to a later probe.
     pub reordered: u64,
-    /// Messages that are not answers to this session's probes.
+    /// Number of messages that are not answers to this session's probes.
     pub foreign: u64,
-    /// Answered transactions that lack an expected stamp.
+    /// Number of answered transactions that lack an expected stamp.
     pub incomplete: u64,
 }
 

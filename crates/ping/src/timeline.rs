@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum age of an estimate of the offset, ns. Within it, the clocks drift apart by at most 1 ns at 100 ppm.
 const FRESH_NS: Ns = 10_000_000;
-/// Interval of which only the fastest exchange is passed to the estimator, ns.
+/// Interval from which only the fastest exchange is passed to the estimator, ns.
 const SLOT_NS: Ns = 10_000_000;
 
 /// Relation between the clocks of both ends.
@@ -73,7 +73,7 @@ pub struct Disturbance {
     pub at_ns: Ns,
     /// Description, including the size of the disturbance.
     pub what: String,
-    /// Interval in which the NIC clock was set, so that its stamps have no place on the timeline.
+    /// Interval in which the NIC clock was set; its stamps from this interval cannot be placed on the timeline.
     #[serde(skip)]
     pub nic_set_between: Option<(Ns, Ns)>,
 }
@@ -176,7 +176,7 @@ impl Timeline {
         }
     }
 
-    /// Marks that the clock of the reflector's NIC was set before its latest reading; the report may come one reading
+    /// Records that the reflector's PHC was set before its latest reading. The reflector may report this one reading
     /// late.
     pub fn reflectors_nic_was_set(&mut self) {
         let (from, to) = (self.there.read_at(2), self.there.read_at(0));

@@ -18,7 +18,7 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// Waits by ppoll if necessary, then returns the flags of recvmsg for the rest of the wait.
+    /// Waits by ppoll until the deadline, if there is one, and returns the flags for recvmsg.
     #[inline]
     pub(crate) fn flags(self, fd: BorrowedFd<'_>) -> i32 {
         match self {
@@ -79,7 +79,7 @@ pub enum Got<P> {
 pub struct SentStamp<'a> {
     /// The sent message.
     pub message: &'a [u8],
-    /// Kind of stamp (sched, driver or nic), given as the emitter's (T1).
+    /// Kind of stamp: sched, driver or nic, expressed as the emitter's (T1).
     pub stamp: Stamp,
     /// Time of the stamp: in `CLOCK_REALTIME`, or in the PHC for a NIC stamp.
     pub time: Ns,
@@ -120,8 +120,8 @@ pub trait Transport {
     /// If the transport cannot continue.
     fn left(&mut self, each: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), Self::Error>;
 
-    /// Mask of the stamps that this transport takes, given as the emitter's and without the application's
-    /// ([`Stamp::bit`]).
+    /// Mask of the stamps that this transport takes ([`Stamp::bit`]), expressed as the emitter's and without the
+    /// application's.
     fn takes(&self) -> u16;
 
     /// Clock of the kernel stamps of received messages.
@@ -132,13 +132,14 @@ pub trait Transport {
     /// Number of messages that the kernel has dropped so far because a buffer was full.
     fn dropped(&self) -> u64;
 
-    /// Error of the last refused message; `None` for a full queue.
+    /// Error with which the last message was refused; `None` if none was refused, or if the transport does not record
+    /// it.
     fn last_refusal(&self) -> Option<std::io::Error> {
         None
     }
 }
 
-/// Mask of the stamps that a socket is asked for, given as the emitter's ([`Stamp::bit`]).
+/// Mask of the stamps that are requested of a socket ([`Stamp::bit`]), expressed as the emitter's.
 pub(crate) fn asked_for(stamps: &Stamps) -> u16 {
     let each = [
         (stamps.tx_sched, Stamp::T1Sched),

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 pub struct Turnaround {
     /// Sequence number of the probe.
     pub sequence: u64,
-    /// The stamp on its arrival.
+    /// The stamp on the probe's arrival.
     pub from: Stamp,
-    /// The stamp on its answer.
+    /// The stamp on the answer.
     pub to: Stamp,
-    /// Time between them, ns.
+    /// Time between the two stamps, ns.
     pub time_ns: Ns,
 }
 
@@ -55,7 +55,7 @@ pub struct Turnarounds {
     pub kernel: SequencedHistogram,
     /// Time from T2 nic to T3 nic, in the PHC, ns.
     pub nic: SequencedHistogram,
-    /// Probes whose time exceeded the reflector's threshold.
+    /// Number of probes whose time exceeded the reflector's threshold.
     pub over: u64,
 }
 
@@ -101,9 +101,9 @@ pub struct AllTurnarounds {
     pub drawn: Option<FixedWidthHistogram>,
     /// Number of probes received so far, excluding duplicates.
     pub received: u64,
-    /// Duplicate probes.
+    /// Number of duplicate probes.
     pub duplicates: u64,
-    /// Probes received after a later one.
+    /// Number of probes received after a later one.
     pub reordered: u64,
 }
 

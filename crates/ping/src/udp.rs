@@ -20,7 +20,7 @@ pub const PORT: u16 = 6185;
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 /// Size of the receive buffer, bytes.
 const BUFFER: i32 = 4 << 20;
-/// Maximum number of stamps per call.
+/// Maximum number of stamps read per call.
 const AT_ONCE: usize = 64;
 /// Maximum length of headers before the message in a stamped packet, bytes: Ethernet with two tags, IPv6, UDP.
 const HEADERS: usize = 14 + 8 + 40 + 8;
@@ -56,7 +56,7 @@ pub enum UdpError {
     /// Another error.
     #[error("{at}: {doing}: {cause}")]
     Os {
-        /// The local address; when sending, the peer's.
+        /// The local address; if sending failed, the peer's.
         at: SocketAddr,
         /// Operation that failed.
         doing: &'static str,
@@ -254,7 +254,7 @@ impl Transport for Udp {
     #[inline]
     fn send(&mut self, to: UdpPeer, message: &[u8]) -> Result<Sent, UdpError> {
         let sent = match self.send_once(&to, message) {
-            // The error is that of the previous message; this one was not sent, so it is sent again.
+            // The error is that of the previous message. This one was not sent, so send it again.
             Err(Errno::ECONNREFUSED) if self.connected => self.send_once(&to, message),
             sent => sent,
         };
@@ -271,7 +271,7 @@ impl Transport for Udp {
             | Errno::ENETDOWN
             | Errno::EHOSTDOWN
             | Errno::EINVAL => {}
-            // An error with one emitter does not stop a reflector.
+            // A failure to send to one emitter does not stop a reflector.
             _ if !self.connected => return Ok(Sent::Refused),
             Errno::EMSGSIZE => return Err(UdpError::TooLong { peer, len: message.len() }),
             _ => return Err(UdpError::Os { at: peer, doing: "sending", cause: errno.into() }),
@@ -356,7 +356,7 @@ mod tests {
             let mut message = [0u8; 96];
             Header { kind: Kind::Probe, session: 1, sequence: 2, first: 3, second: 4 }.write(&mut message);
             let mut buffer = [0; 300];
-            // The kernel starts to stamp received packets some time after the request.
+            // The kernel starts to timestamp received packets some time after the request.
             let came = (0..5000).find_map(|_| {
                 std::thread::sleep(Duration::from_millis(1));
                 emitter.left(&mut |_| ()).unwrap();

@@ -112,7 +112,7 @@ impl Header {
     }
 }
 
-/// The version number in a latpath message, if it is another version than this one.
+/// The version number of a latpath message, if it differs from that of this format.
 pub fn other_version(bytes: &[u8]) -> Option<u8> {
     (bytes.len() >= HEADER && bytes[..2] == MAGIC && bytes[2] != VERSION).then(|| bytes[2])
 }
@@ -122,7 +122,7 @@ pub fn other_version(bytes: &[u8]) -> Option<u8> {
 pub struct LateStamps {
     /// Sequence number of the answer.
     pub sequence: u64,
-    /// Its T3 sched, driver and nic.
+    /// T3 sched, T3 driver and T3 nic of the answer.
     pub stamps: [Option<Ns>; 3],
 }
 
@@ -211,17 +211,17 @@ pub struct NicReading {
 /// Counts of a reflector for one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReflectorCounters {
-    /// Received probes, excluding duplicates.
+    /// Number of received probes, excluding duplicates.
     pub received: u64,
-    /// Duplicate probes.
+    /// Number of duplicate probes.
     pub duplicates: u64,
-    /// Probes received after a later one.
+    /// Number of probes received after a later one.
     pub reordered: u64,
-    /// Answers that its kernel refused to send.
+    /// Number of answers that the reflector's kernel refused to send.
     pub refused: u64,
-    /// Messages from any sender that were neither hellos nor probes of a known session.
+    /// Number of messages from any sender that were neither hellos nor probes of a known session.
     pub foreign: u64,
-    /// Messages from any sender that its kernel dropped because the socket buffer was full.
+    /// Number of messages from any sender that the reflector's kernel dropped because the socket buffer was full.
     pub dropped: u64,
 }
 
@@ -230,18 +230,19 @@ pub struct ReflectorCounters {
 pub struct Welcome {
     /// Identity of the kernel's clock; equal if emitter and reflector share a kernel and time namespace.
     pub boot_id: [u8; 16],
-    /// Mask of the stamps that it takes ([`Stamp::bit`]).
+    /// Mask of the stamps that the reflector takes ([`Stamp::bit`]).
     pub taken: u16,
     /// Name of the device, truncated to 15 bytes.
     pub device: String,
-    /// Clock of its NIC.
+    /// Clock of the reflector's NIC.
     pub nic: Option<NicReading>,
-    /// Number of steps of its `CLOCK_REALTIME` and disturbances of its NIC clock since its start.
+    /// Number of steps of the reflector's `CLOCK_REALTIME` and of disturbances of its NIC clock since the reflector
+    /// started.
     pub disturbances: u32,
     /// Counts of the session.
     pub seen: ReflectorCounters,
-    /// The time of the grandmaster that a clock of its machine follows, if the hello requested it. Earlier versions do
-    /// not report it.
+    /// The time of the grandmaster that a clock of the reflector's machine follows, if the hello requested it. Earlier
+    /// versions do not report it.
     pub ptp: Option<PtpTime>,
     /// Start of the session at the reflector, in its `CLOCK_MONOTONIC`. A change indicates a restart, which resets the
     /// counts.

@@ -78,7 +78,7 @@ impl XdpOptions {
     }
 }
 
-/// Errors of AF_XDP.
+/// Why AF_XDP cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
     /// The device cannot be used.
@@ -146,7 +146,7 @@ pub enum XdpError {
 }
 
 impl XdpError {
-    /// Converts an error of libbpf.
+    /// Converts an error returned by libbpf.
     fn of(device: &str, doing: &'static str, cause: libbpf_rs::Error) -> Self {
         match cause.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => Self::NotAllowed(device.into()),
@@ -169,7 +169,7 @@ fn hint(cause: &io::Error) -> &'static str {
 pub struct Mode {
     /// Place of the XDP program.
     pub place: Place,
-    /// Whether the NIC reads and writes the frames itself.
+    /// Whether the NIC itself reads and writes the frames.
     pub zero_copy: bool,
     /// Number of receive queues, from queue 0.
     pub queues: usize,
@@ -203,7 +203,7 @@ impl Xdp {
     /// Opens a socket per queue and attaches the program.
     ///
     /// # Errors
-    /// If the device, its queues, the program's place or the memory is unavailable, or a permission is missing.
+    /// If the device, its queues, the program's place or the memory is unavailable, or permission is denied.
     pub fn open(options: XdpOptions) -> Result<Self, XdpError> {
         let XdpOptions { frames, .. } = &options;
         let name = frames.device.clone();
@@ -288,7 +288,7 @@ fn open_queues(device: &Device, options: &XdpOptions, chunk: usize, how: Bind) -
     let name = || device.name.clone();
     let mut sockets = Vec::new();
     for queue in 0..MAX_QUEUES as u32 {
-        // Most NICs deliver non-IP frames to the first queue: room for 20 ms at 100,000/s.
+        // Most NICs deliver non-IP frames to the first queue, so it gets room for 20 ms at 100,000/s.
         let (incoming, outgoing) = if queue == 0 { (2048, 512) } else { (256, 2) };
         let opened = Socket::open(Frames { chunk, incoming, outgoing }, options.huge_pages);
         let mut socket = opened.map_err(|cause| match cause.raw_os_error() {

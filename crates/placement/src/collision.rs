@@ -32,7 +32,7 @@ pub enum CollisionKind {
     VcpuAcross,
     /// A polling thread of Open vSwitch may run on a CPU that is not isolated.
     PmdNotIsolated,
-    /// The sibling of a CPU to which a vCPU or polling thread is pinned is in use: it belongs to the same core.
+    /// Another CPU of a core to which a vCPU or polling thread is pinned is in use.
     SiblingInUse,
 }
 
@@ -59,17 +59,17 @@ impl CollisionKind {
 pub struct Collision {
     /// Its kind.
     pub kind: CollisionKind,
-    /// The CPUs that they share.
+    /// The CPUs on which the collision happens.
     #[schemars(with = "String")]
     pub cpus: Cpus,
     /// Name of the thread or interrupt at fault, which should run elsewhere.
     pub who: String,
     /// Its TID or interrupt number.
     pub number: Option<u32>,
-    /// CPUs on which it may currently run.
+    /// CPUs on which the thread may run, or that may serve the interrupt.
     #[schemars(with = "String")]
     pub on: Cpus,
-    /// Names of the threads that it shares the CPUs with.
+    /// Names of the threads that it meets there, at most 8.
     pub with: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ impl Placement {
         self.vcpus().filter(|vcpu| vcpu.priority > 0 && self.is_pinned(vcpu)).collect()
     }
 
-    /// Adds threads of the host that may never get a CPU while a guest uses it: a real-time vCPU does not yield to
+    /// Adds host threads that may never get a CPU while a guest uses it, because a real-time vCPU does not yield to
     /// them.
     fn behind_vcpus(&self, all: &mut Vec<Collision>) {
         let vcpus = self.realtime_vcpus();
@@ -197,8 +197,8 @@ impl Placement {
         }
     }
 
-    /// Adds vCPUs and polling threads whose core's other CPU is in use: CPUs of one core share its execution units, so
-    /// that work on one slows down the other.
+    /// Adds vCPUs and polling threads if another CPU of their core is in use: the CPUs of a core share its execution
+    /// units, so work on one slows down the others.
     fn siblings_in_use(&self, all: &mut Vec<Collision>) {
         let reserved = self.reserved();
         for worker in self.workers.iter().filter(|w| w.job.is_exclusive() && self.is_pinned(w)) {

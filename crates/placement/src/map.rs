@@ -24,7 +24,7 @@ pub struct CpuRow {
     pub threads: Vec<String>,
     /// Interrupts that are served here: `eth0-rx-0 (45, fifo 50)`.
     pub interrupts: Vec<String>,
-    /// Policies and priorities of the CPUs' own kernel threads: `ksoftirqd other`.
+    /// Policies and priorities of the per-CPU kernel threads: `ksoftirqd other`.
     pub kernel: Vec<String>,
     /// Whether threads or interrupts disturb each other here.
     pub has_collision: bool,

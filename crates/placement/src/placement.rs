@@ -200,7 +200,8 @@ impl Placement {
         }
     }
 
-    /// Whether the thread's affinity excludes any housekeeping CPU; if there are none, any online CPU.
+    /// Whether the thread's affinity excludes at least one housekeeping CPU; if there are none, at least one online
+    /// CPU.
     pub fn is_pinned(&self, worker: &Worker) -> bool {
         let usual = self.housekeeping();
         let usual = if usual.is_empty() { &self.online } else { &usual };
@@ -225,7 +226,7 @@ impl Placement {
         cpus.iter().filter_map(|cpu| self.nodes.get(&cpu).copied()).collect()
     }
 
-    /// Whether the distance between two NUMA nodes is unknown, or differs from that of a node to itself.
+    /// Whether two different NUMA nodes are apart: their distance is unknown, or is not that of a node to itself.
     pub fn are_apart(&self, a: u32, b: u32) -> bool {
         if a == b {
             return false;

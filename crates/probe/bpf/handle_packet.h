@@ -87,9 +87,9 @@ struct last_seen {
 
 MAP(last_seen, ARRAY, LAST_SEEN, __u32, struct last_seen);
 
-/* Whether this thread's last packet was this one, at the same point, so that a second hook sees it. The state is per
- * thread: between the two hooks another thread may take the CPU, on a real-time kernel even from a softirq. The idle
- * threads of all CPUs have TID 0, so their CPU identifies them. */
+/* Whether the last packet that this thread handled at such a hook was this one, at the same point: then this is the
+ * second hook that sees it. The state is per thread: between the two hooks another thread may take the CPU, on a
+ * real-time kernel even from a softirq. The idle threads of all CPUs have TID 0, so their CPU identifies them. */
 static __always_inline int is_repeated(__u32 cpu, __u32 tid, __u32 point, __u32 stream, __u32 key, enum dedup_mode mode)
 {
 	__u64 now = (__u64)point << 56 | 1ull << 55 | (__u64)stream << 32 | key;
@@ -307,7 +307,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 			if (point < 0 || (t >> 5 & 15) == 0)
 				note_source(dev, mac, kind, stream, t);
 		} else if (scratch && off >= 0) {
-			/* A sample of a stream's packets is enough. */
+			/* Noting a sample of a stream's packets is enough. */
 			if (!scratch->found.n || scratch->frame.fragment || point < 0 || (t >> 5 & 3) == 0)
 				note_packet(scratch, dev, kind, off, t);
 		}

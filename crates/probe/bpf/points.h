@@ -67,7 +67,7 @@ static __always_inline void return_index(__u32 idx, int with_permit)
 		bpf_map_push_elem(&free_points, &idx, 0);
 }
 
-/* Takes an index for a point; returns nonzero if none is free. */
+/* Takes an index for a point; returns nonzero if no index, or no permit, is free. */
 static __always_inline int take_index(struct point_key *key, int with_permit, __u32 *idx)
 {
 	__u32 permit;
@@ -171,7 +171,8 @@ static __always_inline __u64 identity(struct net_device *dev)
 	return (__u64)space_of(dev->nd_net.net) << 32 | (__u32)dev->ifindex;
 }
 
-/* Combines the identity of a device with the LAN of redundant networks that a packet belongs to; 0: no such LAN. */
+/* Combines the identity of a device with the LAN of redundant networks to which a packet belongs; `lan` is 0 if it
+ * belongs to none. */
 static __always_inline __u64 with_lan(__u64 device, __u32 lan)
 {
 	return device ^ (__u64)lan << LAN_SHIFT;

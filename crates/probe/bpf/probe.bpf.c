@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/*
- * The kernel programs: each is attached to one tracepoint, recognises the user's streams, and records time, CPU and
- * thread. Bytes of the packet (the key) identify it, not its skb: bridges and Open vSwitch copy and clone it.
+/* The kernel programs: each is attached to one tracepoint, recognises the user's streams, and records time, CPU and
+ * thread. A packet is identified by its bytes (the key), not by its skb: bridges and Open vSwitch copy and clone skbs.
  */
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -51,8 +50,8 @@ int stack_rx(void **ctx)
 /* Bit of skb_shared_info.tx_flags: hwtstamps holds a driver's pointer, not a time (Linux 5.19; igc, tsnep). */
 #define STAMP_OF_DRIVER (1 << 5)
 
-/* A forwarded packet keeps its stamp, so user space refuses this point on any device other than the NIC that took it.
- */
+/* A forwarded packet keeps its stamp, so user space refuses this point on any device other than the NIC that made the
+ * stamp. */
 static __noinline int sight_arrival(struct percpu *p, struct sk_buff *skb, __u64 t, __u32 stream, __u32 key)
 {
 	struct skb_shared_info *info;
@@ -87,7 +86,7 @@ static __noinline int sight_arrival(struct percpu *p, struct sk_buff *skb, __u64
 	return 0;
 }
 
-/* A separate function: one program's stack cannot hold both this path and that of reads by VMs. */
+/* A separate function, because one program's stack cannot hold both this path and that of reads by VMs. */
 static __noinline int app_read(void **ctx)
 {
 	return handle_skb(ctx[0], 0, POINT_APP_READ, 0, DEDUP_NOTE, CAN_LOAD);

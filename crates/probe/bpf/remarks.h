@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/*
- * Remarks on a stream, in addition to its sightings: its senders, fragmentation, and frames that differ from it in VLAN
- * or an address. Only packets at devices cause remarks.
- */
+/* Remarks on a stream, in addition to its sightings: its senders, fragmentation, and frames that differ from the stream
+ * only in VLAN or an address. Only packets at devices cause remarks. */
 #ifndef LATPATH_REMARKS_H
 #define LATPATH_REMARKS_H
 
@@ -10,7 +8,7 @@
 
 MAP(remarks, HASH, MAX_REMARKS, struct remark_key, struct remark);
 
-/* Remarks dropped because the table was full. */
+/* Number of remarks dropped because the table was full. */
 __u64 remarks_overflow;
 
 static __noinline int add_remark(struct remark_key *k, struct net_device *dev, __u64 t, __u32 key)

@@ -46,7 +46,7 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 		__sync_fetch_and_add(&p->left_out, 1);
 		return;
 	}
-	/* Leaves some records free for programs that interrupt or preempt this one before the reservation. */
+	/* Leave some records free for programs that interrupt or preempt this one before the reservation. */
 	if (unlikely(head - *(volatile __u64 *)&p->tail_seen >= ring_size - 32)) {
 		__u64 tail = *(volatile __u64 *)&p->tail;
 
@@ -73,7 +73,7 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 static __always_inline int sight(struct percpu *p, struct seen_at *w, __u32 stream, __u32 key)
 {
 	to_ring(p, w, stream, key);
-	/* Measures the cost of one in 64 sightings. */
+	/* Measure the cost of one in 64 sightings. */
 	if (unlikely(((w->t >> 5) & 63) == 0)) {
 		__sync_fetch_and_add(&p->cost_ns, bpf_ktime_get_ns() - w->t);
 		__sync_fetch_and_add(&p->cost_samples, 1);

@@ -15,7 +15,7 @@ fn main() -> Result<()> {
     };
     let _attached = places.iter().map(|place| floor::attach(place, kind == "clock")).collect::<Result<Vec<_>>>()?;
     println!("attached");
-    // Until killed.
+    // Wait until killed.
     loop {
         std::thread::park();
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub struct Options {
     /// Name of the machine in its points.
     pub machine: String,
-    /// Streams to follow; the index is the stream's id.
+    /// Streams to follow; the index is the stream's ID.
     pub streams: Vec<StreamSpec>,
     /// Total memory of the rings of all CPUs, bytes.
     pub ring_bytes: usize,
@@ -64,7 +64,7 @@ impl Options {
 
 const PURPOSE: Purpose = Purpose("see packets");
 
-/// Errors of attaching the programs.
+/// Why the programs cannot be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The kernel refused the programs.
@@ -98,8 +98,8 @@ fn size(map: &mut OpenMapMut<'_>, entries: usize) -> libbpf_rs::Result<()> {
     map.set_max_entries(entries as u32)
 }
 
-/// Number of indexes reserved for readers that the user named: several for each name, because threads of one name may
-/// read in several namespaces.
+/// Number of indexes reserved for user-named readers: several per name, because threads with the same name may read in
+/// different namespaces.
 fn reserved(readers: &NamedReaders) -> usize {
     const FOR_EACH: usize = 4;
     const MOST: usize = 64;

@@ -55,12 +55,12 @@ pub fn lacks() -> Result<Vec<String>, Unable> {
     Ok(lines(&missing_of(&find(false, true)?)))
 }
 
-/// One line per missing hook.
+/// One line per point or feature that the missing hooks make unavailable.
 pub(crate) fn lines(missing: &[Missing]) -> Vec<String> {
     notes(missing, true).into_iter().map(|note| note.text).collect()
 }
 
-/// Returns the hooks that this kernel lacks, and drop reasons, if it has none.
+/// Returns the hooks that this kernel lacks, and drop reasons if the kernel does not report them.
 pub(crate) fn missing_of(hooks: &Hooks) -> Vec<Missing> {
     let no_reasons = hooks.has(DROP_REASONS).then(|| Missing {
         tracepoint: "kfree_skb",
@@ -76,7 +76,8 @@ pub(crate) fn hides_xdp(missing: &[Missing]) -> bool {
     missing.iter().any(|one| one.lost == XDP)
 }
 
-/// Returns notes for the user on missing hooks. If no XDP program is loaded, a missing hook for XDP is only a footnote.
+/// Returns notes for the user on missing hooks. If no XDP program is loaded, the note on a missing hook for XDP is only
+/// a footnote.
 pub(crate) fn notes(missing: &[Missing], is_xdp_loaded: bool) -> Vec<SourceNote> {
     let release = release();
     let note = |one: &Missing| match one.lost == XDP && !is_xdp_loaded {

@@ -25,7 +25,7 @@ struct Waiting {
     clock: usize,
 }
 
-/// A NIC whose times are used.
+/// A NIC whose timestamps are used.
 struct Nic {
     netns: u32,
     ifindex: u32,
@@ -39,7 +39,7 @@ pub(crate) struct NicTimes {
     nics: Vec<Nic>,
     clocks: Vec<NicClock>,
     waiting: VecDeque<Waiting>,
-    /// Number of sightings discarded because [`MOST_WAITING`] were already waiting.
+    /// Number of sightings discarded because [`MOST_WAITING`] sightings were already waiting.
     unmapped: u64,
     notes: Vec<String>,
     _on: Vec<HardwareStamps>,
@@ -192,7 +192,7 @@ mod tests {
     const AHEAD: Ns = 37_000_000_000;
     const INDEX: u32 = 3;
 
-    /// A clock that is ahead of `CLOCK_MONOTONIC` by this time, ns; it cannot be read if this is `None`.
+    /// A clock that is ahead of `CLOCK_MONOTONIC` by this time, ns; if it is `None`, the clock cannot be read.
     struct Simulated(Arc<Mutex<Option<Ns>>>);
 
     impl Reader for Simulated {

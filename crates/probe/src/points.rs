@@ -92,7 +92,7 @@ const NAMED_OWNERS: usize = 4;
 const SCARCE: usize = 64;
 const IDLE: Ns = 60_000_000_000;
 
-/// MAC address of an entry whose device's address was not set by a program.
+/// MAC address in an entry if no program has set the device's address.
 const NO_MAC: [u8; 6] = [0; 6];
 
 /// An index in use.
@@ -125,7 +125,7 @@ pub(crate) struct Points {
     taps: Taps,
     /// Whether a device without a link kind (a NIC) sends packets of a stream.
     pub nic_sends: bool,
-    /// Number of points not followed because the maximum number of names was reached.
+    /// Number of points not followed because the maximum number of names, or of readers in a namespace, was reached.
     pub overflow: u64,
     /// Number of sightings at indexes without an entry, which are lost.
     pub unknown: u64,
@@ -220,14 +220,14 @@ impl Points {
         let free = (0..MAX_POINTS).filter(|index| self.slots[*index].is_none());
         let mut fresh: Vec<(usize, PointEntry)> = free.map(|index| (index, table.entries.get(index))).collect();
         fresh.retain(|(_, entry)| entry.valid != 0);
-        // A tap may have been created again several times since the last call: handles its devices in the order of
+        // A tap may have been created again several times since the last call, so handle its devices in the order of
         // creation.
         fresh.sort_by_key(|(_, entry)| if entry.mac == NO_MAC { 0 } else { entry.key.ifindex });
         for (index, entry) in fresh {
             let Some(kind) = PointKind::from_number(entry.key.kind) else { continue };
             let is_named = table.is_named(&entry.key);
             let id = self.identify(machine, kind, &entry, is_named, &mut lookups, accept);
-            // The device or thread was created again: releases the index of the previous one.
+            // The device or thread was created again: release the index of the previous one.
             let same = |slot: &Slot| id.is_some() && slot.id == id && slot.released.is_none();
             let before = self.slots.iter().position(|slot| slot.as_ref().is_some_and(same));
             self.slots[index] = Some(Slot { key: entry.key, id, seen: now, released: None });
@@ -283,7 +283,7 @@ impl Points {
         }
         let mut point = Point { machine: machine.into(), kind, device };
         if self.known.iter().any(|k| k.point == point) {
-            // The same name exists in another namespace: appends the name of this namespace.
+            // The same name exists in another namespace: append the name of this namespace.
             let spaces = lookups.spaces.get_or_insert_with(namespace_names);
             let space = spaces.get(&netns).filter(|n| !n.is_empty());
             point.device += &space.map_or_else(|| format!("%{netns}"), |space| format!("%{space}"));
@@ -336,7 +336,7 @@ impl Points {
         name
     }
 
-    /// Notes on taps that replace others with the same MAC address.
+    /// Notes on taps that returned under other names.
     pub fn notes_of_taps(&self) -> Vec<String> {
         self.taps.notes(&self.known)
     }

@@ -41,7 +41,7 @@ impl Notes {
         if self.notes.len() == MOST_NOTES {
             return 0;
         }
-        // The flight recorder holds the functions, and may have read them again.
+        // The functions are shared with the flight recorder, which may have read them again.
         self.functions = Functions::latest();
         let reasons = self.reasons.get_or_insert_with(Reasons::read);
         // Restores the top bits of the kernel address, of which 48 bits are kept.
@@ -81,7 +81,7 @@ impl Probe {
     /// Loads and attaches the programs.
     ///
     /// # Errors
-    /// If the kernel or user cannot trace, or the streams cannot be followed together.
+    /// If the kernel does not support tracing, the user may not trace, or the streams cannot be followed together.
     pub fn attach(options: Options) -> Result<Self, AttachError> {
         let nic_times = options.nic_times.then(|| NicTimes::begin(options.other_users));
         let attached = attach(&options)?;

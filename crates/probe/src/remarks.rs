@@ -100,7 +100,7 @@ fn read(user: &[StreamId], key: &RemarkKey, value: &Value) -> Option<Remark> {
     })
 }
 
-/// The programs' remarks in user space.
+/// User space's copy of the programs' remarks.
 pub(crate) struct Remarks {
     table: MapHandle,
     read: Ns,

@@ -23,7 +23,7 @@ pub(crate) struct Reader {
     tails: Vec<u64>,
     size: u64,
     pending: Vec<Record>,
-    /// Lower limit of the times in `pending`.
+    /// Lower bound of the times in `pending`.
     oldest: u64,
     watermark: Ns,
     /// Number of records overwritten before they were read.

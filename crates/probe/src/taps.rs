@@ -36,7 +36,7 @@ impl Device {
 struct Tap {
     /// Its name in points: that of its first device.
     name: String,
-    /// Its last device.
+    /// Its latest device.
     device: Device,
     /// Number of times that it returned under another name.
     returns: u64,

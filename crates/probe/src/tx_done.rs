@@ -3,7 +3,7 @@
 use latpath_model::Ns;
 
 pub(crate) const TX_DONE: &str = "tx_done";
-/// Time after a stream's first packet within which a NIC would have sent one, ns.
+/// Time after the first packet within which a NIC would have sent one, ns.
 const PATIENCE: Ns = 50_000_000;
 
 /// Decides when the program is needed. Initially it is, in order not to miss the first packet that a NIC sends.

@@ -70,7 +70,7 @@ static __always_inline void names_of(struct task_struct *task, char *comm, char 
 	bpf_probe_read_kernel(process, 16, task->group_leader->comm);
 }
 
-/* Adds the CPU's time since the last call to its current thread. Interrupts are off: nothing on this CPU intervenes. */
+/* Adds the time since the last call to the CPU's current thread. Interrupts are off: nothing on this CPU intervenes. */
 static __always_inline void account(struct here *here, struct task_struct *task, __u32 cpu, __u64 now)
 {
 	struct thread key = { .tid = task->pid };

@@ -37,11 +37,11 @@ pub struct CallFigures {
     pub call: String,
     /// Calls that began and ended in the window.
     pub count: u64,
-    /// Time in these calls, sleep included, ns.
+    /// Number of calls that began and ended in the window.
     pub ns: Ns,
     /// Duration of the longest call, ns.
     pub longest_ns: Ns,
-    /// Calls that returned an error.
+    /// Number of calls that returned an error.
     pub failed: u64,
 }
 
@@ -78,7 +78,7 @@ impl Calls {
         Self { table, ended: Ended::default() }
     }
 
-    /// Moves entries of ended threads out of the table once it is half full: a pool may start threads without end.
+    /// Moves entries of ended threads out of the table once it is half full: a thread pool may keep starting threads.
     pub fn make_room(&mut self, shared: &Mapped<Shared>) {
         if shared.field::<u32>(0, offset_of!(Shared, calls)) <= MAX_CALLS / 2 {
             return;
@@ -104,7 +104,7 @@ impl Calls {
         of_table.chain(self.ended.sums.values().cloned()).collect()
     }
 
-    /// Calls for which one of the two tables had no room.
+    /// Number of calls that were not counted because a table was full.
     pub fn lost(&self, shared: &Mapped<Shared>) -> u64 {
         shared.field::<u64>(0, offset_of!(Shared, calls_lost)) + self.ended.lost
     }

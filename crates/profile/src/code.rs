@@ -7,9 +7,11 @@ use std::io::{BufRead, BufReader};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Maximum code mappings of one process: the kernel's default limit for mappings of all kinds (`vm.max_map_count`).
+/// Maximum number of code mappings of one process: the kernel's default limit for mappings of all kinds
+/// (`vm.max_map_count`).
 const MAX_MAPPINGS: usize = 1 << 16;
-/// Minimum interval between readings of a process's mappings; if longer, `READ_SHARE` times the duration of a reading.
+/// Minimum interval between readings of a process's mappings, or `READ_SHARE` times the duration of a reading if that
+/// is longer.
 const READ_EVERY: Duration = Duration::from_millis(100);
 const READ_SHARE: u32 = 20;
 

@@ -41,7 +41,8 @@ struct Stripped {
 
 /// Names functions whose names are unknown on their own machines, if debugging information is found. If
 /// `DEBUGINFOD_URLS` is set, missing debugging information is fetched, for at most [`FETCH_WITHIN`] or until `stop` is
-/// set; `begins` is called before the fetch, with the number of files. Returns notes on files that were not found.
+/// set; `begins` is called before the fetch, with the number of files. Returns notes on files for which the servers had
+/// nothing usable, and on files that were not fetched.
 pub fn name_by_debug_files(
     machines: &mut [&mut Samples],
     stop: &AtomicBool,

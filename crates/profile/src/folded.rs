@@ -25,7 +25,7 @@ pub enum BadProfile {
     File {
         /// Path of the file.
         file: String,
-        /// The system's error.
+        /// Error returned by the operating system.
         why: io::Error,
     },
     /// The file is not a profile.

@@ -79,11 +79,12 @@ pub struct Header {
     pub frequency: u32,
     /// Idle time of the CPUs, ns.
     pub idle_ns: Ns,
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Samples in programs, rather than in the kernel.
+    /// Number of samples in programs, rather than in the kernel.
     pub user_samples: u64,
-    /// Samples in programs whose call chain is a single function: the programs were built without frame pointers.
+    /// Number of samples in programs whose call chain is a single function: the programs were built without frame
+    /// pointers.
     pub user_samples_without_callers: u64,
     /// Time of threads that did not fit into the table of threads, ns; not part of the call chains.
     pub unattributed_ns: Ns,
@@ -97,7 +98,7 @@ pub struct Header {
 pub struct Window {
     /// Length of the window, ns.
     pub window_ns: Ns,
-    /// Lost samples; times are exact even without them.
+    /// Number of lost samples; times are exact even without them.
     pub lost: u64,
     /// Metadata.
     #[serde(flatten)]
@@ -110,18 +111,19 @@ pub struct Window {
 pub struct GuestHeader {
     /// The VM's name.
     pub name: String,
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Lost samples.
+    /// Number of lost samples.
     pub lost: u64,
-    /// Samples in programs, rather than in the kernel.
+    /// Number of samples in programs, rather than in the kernel.
     pub user_samples: u64,
-    /// Samples in programs whose call chain is a single function: the programs were built without frame pointers.
+    /// Number of samples in programs whose call chain is a single function: the programs were built without frame
+    /// pointers.
     pub user_samples_without_callers: u64,
     /// Error bound of its clock on the host's timeline, ns.
     pub clock_error_ns: Ns,
-    /// How many samples were taken at times at which their vCPU was not in the guest; `null` if they could not be
-    /// checked.
+    /// How many samples were checked, and how many of them were taken at times at which their vCPU was not in the
+    /// guest; `null` if they could not be checked.
     pub causality: Option<Causality>,
     /// Reason for an early end, if any.
     pub fault: Option<String>,
@@ -135,7 +137,7 @@ pub struct Profile {
     pub header: Header,
     /// Length of the window, ns.
     pub window_ns: Ns,
-    /// Lost samples; times are exact even without them.
+    /// Number of lost samples; times are exact even without them.
     pub lost: u64,
     /// Time of each call chain, ns.
     pub stacks: BTreeMap<Vec<Frame>, Ns>,

@@ -27,8 +27,7 @@ use std::time::{Duration, Instant};
 const WITHIN: Duration = Duration::from_secs(5);
 /// Maximum total duration of all failed requests.
 const FAIL_WITHIN: Duration = Duration::from_secs(30);
-/// Maximum number of killed reading processes that a file system still blocks in the kernel; no more are started beyond
-/// it.
+/// Number of killed reading processes, still blocked in the kernel by a file system, from which no more are started.
 const MAX_STUCK: usize = 8;
 /// Beginning of QEMU's version string.
 const QEMU_VERSION: &str = "QEMU emulator version ";

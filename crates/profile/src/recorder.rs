@@ -20,7 +20,7 @@ const NAMES_WITHIN: Duration = Duration::from_millis(10);
 const END_WITHIN: Duration = Duration::from_secs(10);
 /// Maximum number of samples that wait for their names, in addition to those in the kernel's ring.
 const MAX_WAITING: usize = 1 << 13;
-/// Samples between two readings of the kernel's ring.
+/// Maximum number of samples processed between two readings of the kernel's ring.
 const BATCH: usize = 256;
 
 /// Maximum duration of one step, so that its caller can check for the window's end. The next step continues with the
@@ -209,27 +209,27 @@ impl Recorder {
         self.sampler.guest_time(tid)
     }
 
-    /// System calls that were not counted because a table was full.
+    /// Number of system calls that were not counted because a table was full.
     pub fn calls_lost(&self) -> u64 {
         self.sampler.calls_lost()
     }
 
-    /// Absences that were lost because the ring was full.
+    /// Number of absences that were lost because the ring was full.
     pub fn absences_lost(&self) -> u64 {
         self.sampler.absences_lost()
     }
 
-    /// Frames of processes that ended before their names were looked up.
+    /// Number of frames of processes that ended before the names were looked up.
     pub fn too_late(&self) -> u64 {
         self.symbols.too_late
     }
 
-    /// Frames of processes whose files could not be read.
+    /// Number of frames of processes whose files could not be read.
     pub fn unreadable(&self) -> u64 {
         self.symbols.unreadable
     }
 
-    /// Processes with more code mappings than the maximum: their call chains may be cut short.
+    /// Number of processes with more code mappings than the maximum: their call chains may be cut short.
     pub fn cut_maps(&self) -> usize {
         self.symbols.cut()
     }

@@ -27,7 +27,7 @@ const THREADS: u32 = 1 << 16;
 const ABSENCES: u32 = 1 << 20;
 /// Maximum number of processes whose system calls are counted.
 const CALLERS: u32 = 1 << 10;
-/// `BPF_PERF_EVENT`, the type of the link.
+/// `BPF_PERF_EVENT`, an attach type (`enum bpf_attach_type` in linux/bpf.h).
 const BPF_PERF_EVENT: u32 = 41;
 
 /// Samples per second. At 99 Hz, samples are not in phase with periodic work at 100 Hz.
@@ -60,7 +60,7 @@ pub enum StartError {
         cpu: u32,
         /// Requested samples per second.
         frequency: u32,
-        /// The kernel's error.
+        /// Error returned by the kernel.
         why: io::Error,
     },
     /// None of the requested CPUs is online.
@@ -372,7 +372,7 @@ impl Sampler {
         })
     }
 
-    /// System calls that were not counted because a table was full.
+    /// Number of system calls that were not counted because a table was full.
     pub fn calls_lost(&self) -> u64 {
         self.calls.lost(&self.shared)
     }

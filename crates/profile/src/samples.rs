@@ -40,7 +40,7 @@ pub struct Samples {
     pub raw_left_out: u64,
     /// Number of samples.
     pub samples: u64,
-    /// Lost samples.
+    /// Number of lost samples.
     pub lost: u64,
     /// Time of threads that did not fit into the table of threads, ns.
     pub unattributed: Ns,
@@ -88,12 +88,12 @@ impl Samples {
         }
     }
 
-    /// The thread with this index, from a sample.
+    /// The thread that a sample refers to by this index.
     pub fn thread(&self, number: u32) -> &Thread {
         &self.threads[number as usize]
     }
 
-    /// The call chain with this index, from a sample.
+    /// The call chain that a sample refers to by this index.
     pub fn stack(&self, number: u32) -> &Stack {
         &self.stacks[number as usize]
     }

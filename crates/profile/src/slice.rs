@@ -24,7 +24,7 @@ pub const MAX_UNNAMED: usize = 1 << 14;
 /// Maximum size of a build-id, bytes.
 pub const MAX_BUILD_ID: usize = 64;
 
-/// Mode of a CPU at a sample.
+/// Mode of a CPU at the time of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// Idle.
@@ -152,7 +152,7 @@ pub struct Slice {
     pub seen: Vec<Seen>,
     /// Exact run times of threads in the slice: thread index and time, ns.
     pub times: Vec<(u32, Ns)>,
-    /// Lost samples.
+    /// Number of lost samples.
     pub lost: u64,
     /// Time of threads that did not fit into the table of threads, ns.
     pub unattributed: Ns,

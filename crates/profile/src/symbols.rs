@@ -39,9 +39,9 @@ pub(crate) struct Symbols {
     known: HashMap<Key, Known>,
     /// Whether places of functions without a name are looked up too.
     places: bool,
-    /// Addresses of processes that ended before their names were looked up.
+    /// Number of addresses not resolved because the process ended before they were looked up.
     pub too_late: u64,
-    /// Addresses of processes whose files could not be read.
+    /// Number of addresses not resolved because the process's files could not be read.
     pub unreadable: u64,
     /// Processes with more code mappings than the maximum.
     cut: HashSet<u32>,
@@ -106,7 +106,7 @@ impl Symbols {
         self.kernel.find(address).unwrap_or(UNKNOWN)
     }
 
-    /// Processes with more code mappings than the maximum.
+    /// Number of processes with more code mappings than the maximum.
     pub fn cut(&self) -> usize {
         self.cut.len()
     }
@@ -141,7 +141,7 @@ impl Symbols {
         }
     }
 
-    /// Returns the addresses before the first that is not code.
+    /// Returns the first address, and its callers up to the first one that is not code.
     fn chain<'a>(&mut self, key: &Key, addresses: &'a [u64]) -> &'a [u64] {
         if self.known.len() > MOST_PROCESSES
             || self.known.values().map(|known| known.code.len()).sum::<usize>() > MAX_CODE

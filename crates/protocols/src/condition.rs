@@ -56,7 +56,7 @@ pub enum Quantity {
     Value,
     /// The value without its sign.
     Magnitude,
-    /// The increase of the magnitude over that of the sample which is this number of samples earlier.
+    /// Increase of the magnitude since the sample that is this number of samples earlier.
     Rise(u16),
 }
 
@@ -81,7 +81,7 @@ impl Condition {
 /// Parses a stream with its condition.
 ///
 /// # Errors
-/// A sentence for the user.
+/// The stream or its condition is invalid; the error is a sentence for the user.
 pub(crate) fn parse(text: &str) -> Result<(StreamSpec, Condition), String> {
     let text = text.trim();
     let stream = |text: &str| text.trim().parse::<StreamSpec>().map_err(|e| e.to_string());
@@ -203,7 +203,7 @@ pub(crate) struct WithCondition<'a>(pub &'a StreamSpec, pub &'a Condition);
 impl fmt::Display for WithCondition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(stream, condition) = self;
-        // A name may contain the character that begins a condition, so the stream's text is checked for it.
+        // A name may contain the character that begins a condition, so this character is escaped.
         let mut text = stream.to_string();
         if stream.matcher.protocol().info().contents != Contents::Nothing {
             text = text.replace('[', "\\x5b");

@@ -19,9 +19,9 @@ pub enum FrameError {
         what: &'static str,
         /// Offset of the element.
         at: usize,
-        /// Bytes that the element needs.
+        /// Number of bytes that the element needs.
         needed: usize,
-        /// Bytes that remain for it.
+        /// Number of bytes that remain for it.
         left: usize,
     },
     /// A BER length in a form that these protocols do not use: indefinite, or longer than two bytes.

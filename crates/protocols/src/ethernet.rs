@@ -42,7 +42,7 @@ pub struct Header {
     pub src: [u8; 6],
     tags: [Tag; 2],
     tag_count: usize,
-    /// Whether the frame is one of two copies, according to its HSR tag, or to its PRP trailer if the whole frame was
+    /// Set if the frame is one of two copies, according to its HSR tag, or to its PRP trailer if the whole frame was
     /// read.
     pub copy: Option<CopyMark>,
     /// The ethertype after all tags.

@@ -52,7 +52,7 @@ pub enum Contents {
 /// The order of packets' keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// A counter: each packet's number exceeds the previous one by a constant step, until it wraps.
+    /// A counter: each packet's number exceeds that of the previous packet by a constant step, until it wraps.
     Counter {
         /// Number of values of the counter: the largest value plus 1.
         range: u64,
@@ -206,7 +206,7 @@ pub enum Value {
     Text(String),
     /// A number that is displayed in decimal.
     Number(u64),
-    /// A number that is displayed in hexadecimal, with all digits of its field.
+    /// A number displayed in hexadecimal, zero-padded to the width of its field.
     Hex {
         /// The number.
         number: u32,
@@ -254,7 +254,7 @@ pub trait Protocol: Sized + Clone + PartialEq {
     /// Formats the stream so that [`parse`](Self::parse) reads it.
     ///
     /// # Errors
-    /// Those of the formatter.
+    /// The formatter fails.
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 
     /// A name for tables, shorter than the full text.

@@ -65,14 +65,15 @@ pub struct Sequence {
     wrap_seen: Option<Wrap>,
     /// The last learned wrap, if a number beyond it has refuted it.
     refuted: Option<u64>,
-    /// Set if the wrap is only assumed, because a common wrap is within reach.
+    /// Set if the wrap is only assumed: the last number before it was close to a common wrap, but a restart is also
+    /// possible.
     guess: Option<Guess>,
     epoch: Option<Epoch>,
     /// The previous epoch, until a restart is certain.
     previous: Option<Epoch>,
-    /// Missing packets of finished epochs.
+    /// Number of missing packets in finished epochs.
     missing: i64,
-    /// Packets that belong to no epoch.
+    /// Number of packets that belong to no epoch.
     unplaced: i64,
     gaps: u64,
     restarts: u64,
@@ -243,12 +244,12 @@ impl Sequence {
         self.gaps
     }
 
-    /// Number of jumps that reordering, loss or a wrap does not explain.
+    /// Number of jumps that neither reordering nor loss nor a wrap explains.
     pub fn restarts(&self) -> u64 {
         self.restarts
     }
 
-    /// Difference of consecutive packets' numbers, once learned.
+    /// Difference between the numbers of consecutive packets, once learned.
     pub fn step(&self) -> Option<u64> {
         (self.step > 0).then_some(self.step)
     }
@@ -270,7 +271,7 @@ impl Sequence {
         }
     }
 
-    /// Packets per cycle (from wrap to wrap), once learned.
+    /// Number of packets per cycle (from wrap to wrap), once learned.
     pub fn cycle(&self) -> Option<u64> {
         Some((self.wrap? / self.step()?).max(1))
     }

@@ -181,7 +181,7 @@ impl StreamSpec {
         Self::new(Matcher::Sv(crate::sv::Sv { svid: id.as_bytes().to_vec(), appid: None }))
     }
 
-    /// Creates the stream of a frame, as exact as possible. `vlan`: the VLAN of the outermost tag, if any.
+    /// Creates the stream of a frame, as exact as possible. `vlan`: the VLAN of the innermost tag, if any.
     pub fn exact(matcher: Matcher, dst: [u8; 6], vlan: Option<u16>) -> Self {
         Self { link: LinkFilter { dst: Some(dst), vlan: Some(vlan.unwrap_or(0)) }, ..Self::new(matcher) }
     }

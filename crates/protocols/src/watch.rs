@@ -22,7 +22,7 @@ pub struct Watch {
     newest_key: Option<u32>,
 }
 
-/// The recent states (stNum) of a GOOSE stream, newest last.
+/// The recent states (the low 16 bits of stNum) of a GOOSE stream, newest last.
 #[derive(Clone, Debug, Default)]
 struct States(VecDeque<u16>);
 
@@ -130,7 +130,7 @@ impl Crossing {
         is_beyond && t.saturating_sub(before).saturating_abs() > REARM
     }
 
-    /// Returns the increase over the sample which is that number of samples earlier; `None` if that sample is unknown.
+    /// Returns the increase since the sample that is `samples` samples earlier; `None` if that sample is unknown.
     fn rise(&mut self, magnitude: i64, samples: usize, follows: bool) -> Option<i64> {
         if !follows {
             self.history.clear();

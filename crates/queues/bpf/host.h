@@ -402,7 +402,7 @@ int eventfd_signal_mask(void *ctx)
 }
 
 /* KVM turns the signal that this thread has just sent into an interrupt. This counts only if irqfd_wakeup's program has
- * not run (Linux 6.12.95 attaches it, but never runs it). If QEMU relays the signal, QEMU's own thread raises the
+ * not run (Linux 6.12.95 attaches it, but never runs it). If QEMU relays the signal, a QEMU thread raises the
  * interrupt, which is not counted. */
 SEC("tp_btf/kvm_msi_set_irq")
 int kvm_msi_set_irq(void *ctx)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Counts queues; common to drivers and vhost. */
+/* Counts the traffic of queues; common to drivers and vhost. */
 #ifndef LATPATH_QUEUE_H
 #define LATPATH_QUEUE_H
 

@@ -6,7 +6,7 @@ use std::path::Path;
 /// Driver and names of a virtio device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VirtioDevice {
-    /// The driver: `virtio_net`.
+    /// The driver, e.g. `virtio_net`.
     pub driver: Option<String>,
     /// Names known to users, e.g. `eth0`, `vda`, `vport1p1`.
     pub names: Vec<String>,
@@ -14,7 +14,7 @@ pub struct VirtioDevice {
     pub ifindex: Option<u32>,
 }
 
-/// Device classes used by virtio drivers, as folder names below the device.
+/// Device classes used by virtio drivers, as names of directories below the device.
 const CLASSES: [&str; 4] = ["net", "block", "virtio-ports", "tty"];
 /// Maximum number of names per class.
 const MOST_NAMES: usize = 8;

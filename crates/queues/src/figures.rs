@@ -138,8 +138,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// NICs: number of packets that the driver received or finished sending, and their bytes without headers. `None`
-    /// for other queues.
+    /// For a NIC's queues as seen by the driver: number of packets that the driver received or finished sending, and
+    /// their bytes without headers. `None` for other queues, including those of vhost.
     pub fn packets(&self) -> Option<(u64, u64)> {
         let header = |packets: u64| packets * u64::from(self.header);
         match (self.side, self.device_id, self.name.split('.').next()) {

@@ -125,7 +125,8 @@ pub fn report_json(
     serde_json::to_string(&whole)
 }
 
-/// Removes the keys whose values are unknown if only durations were imported: readers would take the 0 for a figure.
+/// Removes the keys whose values are unknown if only durations were imported: readers would mistake the zeros for
+/// figures.
 fn remove_unknown(figures: &mut serde_json::Value) {
     const UNKNOWN: [&str; 8] =
         ["complete", "incomplete", "lost", "duplicates", "out_of_order", "never_seen", "malformed", "consecutive"];

@@ -48,7 +48,7 @@ fn counted(observation: &Observation<LadderFigures>, style: Style) -> Vec<String
     }
 }
 
-/// Packets of a queue, and kicks saved or coalesced.
+/// Formats the counts of a queue: its packets, saved kicks, and coalesced kicks or packets.
 pub(crate) fn work_of(queue: &QueueReport, letters: Letters) -> String {
     let (packets, coalesced) = (letters.number_of(queue.packets, "packet"), letters.count(queue.coalesced));
     match queue.direction {

@@ -31,7 +31,8 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     page.table(&table);
 }
 
-/// Returns the kind of segment whose times differ most between paths.
+/// Returns the kind of segment whose times are shown: `Thyp` if any path has it, otherwise `total`; `None` if there are
+/// no paths.
 pub(crate) fn shown(paths: &[PathFigures]) -> Option<SegmentKind> {
     let has_thyp = || paths.iter().flat_map(|p| &p.segments).any(|s| s.kind == SegmentKind::Thyp);
     (!paths.is_empty()).then(|| if has_thyp() { SegmentKind::Thyp } else { SegmentKind::Total })

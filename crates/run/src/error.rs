@@ -41,7 +41,7 @@ pub enum RunError {
         /// The reason.
         why: String,
     },
-    /// The run was recorded by a newer version of latpath.
+    /// The run was written by a newer version of latpath, in a newer format.
     #[error("{}: format {found} is newer than this latpath reads ({supported}); use latpath {by} or later", path.display())]
     Newer {
         /// The run.

@@ -37,7 +37,7 @@ pub struct HostFacts {
     pub smt: String,
     /// Memory, bytes.
     pub memory_bytes: u64,
-    /// Identifier of the current boot of the kernel: runs with the same identifier share a timeline.
+    /// Boot ID of the kernel: runs with the same boot ID share a timeline.
     pub boot_id: String,
 }
 

@@ -34,7 +34,7 @@ const MAX_STEPS: usize = 1000;
 /// Maximum time between the readings of a stamp's clocks, ns, on any machine.
 const STAMP_BOUND: Ns = 1_000_000;
 
-/// How a recording ended.
+/// How a recording ended, if it has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -240,9 +240,9 @@ pub struct ImportedFile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ToolCost {
-    /// Sightings on all machines.
+    /// Number of sightings on all machines.
     pub sightings: u64,
-    /// Sightings lost in full buffers.
+    /// Number of sightings lost in full buffers.
     pub sightings_dropped: u64,
     /// Mean time that a sighting takes in the kernel, measured on a sample, ns.
     pub ns_per_sighting: u64,
@@ -448,7 +448,7 @@ impl Manifest {
         }
     }
 
-    /// The time span that is possible for the run.
+    /// Valid range of the run's times.
     pub(crate) fn span(&self) -> TimeSpan {
         // A manifest with an invalid start cannot be loaded.
         TimeSpan::of_start(self.start.monotonic_ns).unwrap_or_default()

@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 
 /// Number of rows from which a part is no longer merged.
 const LARGE_ROWS: u64 = 500_000;
-/// Minimum number of rows of all parts that are merged at once.
+/// Minimum total number of rows of the parts that are merged at once.
 const MERGE_ROWS: u64 = 1_000_000;
 
 /// A closed part.

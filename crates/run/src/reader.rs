@@ -305,7 +305,7 @@ impl Run {
         }
     }
 
-    /// The time span that is possible for the run.
+    /// Valid range of the run's times.
     pub(crate) fn span(&self) -> TimeSpan {
         self.manifest.span()
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
     pub(crate) points: usize,
-    /// Points with a computed time in all rows, as in [`Journey::samples`].
+    /// Points whose times are computed, as in [`Journey::samples`]; one set of bits for all rows.
     pub(crate) samples: u64,
     /// [`TimeSpan::excess`] of all times, combined by `|`.
     pub(crate) excess: u64,
@@ -21,7 +21,7 @@ pub struct Rows {
     pub number: Vec<u64>,
     /// Points that saw the packet: bit `1 << PointId`.
     pub seen: Vec<u64>,
-    /// Repeated sightings at points that had seen the packet.
+    /// Number of repeated sightings at points that had seen the packet.
     pub duplicates: Vec<u32>,
     /// Whether the packet was overtaken.
     pub out_of_order: Vec<bool>,

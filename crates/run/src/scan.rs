@@ -29,7 +29,7 @@ impl Run {
     /// Reads all selected journeys with several workers. Each worker creates its own gatherer and adds batches of
     /// journeys to it, part by part; the assignment of parts to workers is arbitrary.
     ///
-    /// Damaged row groups are skipped and returned.
+    /// Damaged row groups are skipped; the errors are returned.
     pub fn scan_rows<A: Send>(
         &self,
         select: &Select,

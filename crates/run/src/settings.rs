@@ -20,8 +20,8 @@ pub(crate) fn keep(run: &Directory, settings: &RunSettings) -> Result<(), RunErr
     Ok(replace_file(run, SETTINGS, &bytes)?)
 }
 
-/// Loads the file. Empty if the run has none, like runs of earlier versions. Fails if the file cannot be read or is
-/// damaged.
+/// Loads the file. Empty if it cannot be opened, e.g. because the run has none, like runs of earlier versions. Fails if
+/// reading fails or the file is damaged.
 pub(crate) fn load(run: &Path) -> Result<RunSettings, RunError> {
     let path = run.join(SETTINGS);
     let mut bytes = Vec::new();

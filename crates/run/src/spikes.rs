@@ -31,15 +31,15 @@ const MOST_FILES: usize = 100_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SpikesRecord {
-    /// Late packets per stream.
+    /// Number of late packets per stream.
     pub late: Vec<u64>,
-    /// Late packets of kept captures, including those that a full capture omits.
+    /// Number of late packets of kept captures, by stream, including those that a full capture omits.
     pub late_kept: Vec<u64>,
-    /// Kept captures with late packets: files in `spikes`.
+    /// Number of kept captures with late packets: files in `spikes`.
     pub captures: u64,
-    /// Captures with late packets that were discarded because of the limits or because they came too fast.
+    /// Number of captures with late packets that were discarded because of the limits or because they came too fast.
     pub captures_not_kept: u64,
-    /// Kept baseline captures.
+    /// Number of kept baseline captures.
     pub baselines: u64,
     /// Total size of the files, bytes.
     pub bytes: u64,
@@ -58,7 +58,7 @@ fn number_of(name: &str) -> Option<u32> {
 /// State shared by the writing thread and the writer.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Captures discarded because too many were waiting.
+    /// Number of captures discarded because too many were waiting.
     too_fast: u64,
     error: Option<RunError>,
 }
@@ -108,7 +108,7 @@ impl Spikes {
         self.shared().error.take()
     }
 
-    /// Sets the counts of captures in the manifest's record.
+    /// Sets all counts of the manifest's record except `late`.
     pub fn report(&self, record: &mut SpikesRecord, passed_over: u64) {
         let kept = self.retention.kept();
         let spikes = || kept.iter().filter(|e| e.kind == CaptureKind::Spike);

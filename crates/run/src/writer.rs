@@ -38,7 +38,7 @@ use std::{
 
 /// Maximum time between a part's first row and its end.
 const PART_TIME: Duration = Duration::from_secs(1);
-/// Rows at which a part is closed.
+/// Number of rows at which a part is closed.
 const PART_ROWS: usize = 1_000_000 - GROUP_ROWS;
 /// Interval at which the manifest is written if only its counters change.
 const MANIFEST_TIME: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ const SAMPLE_TIME: Ns = 60_000_000_000;
 /// a batch, bytes: the more points, the fewer rows it has.
 const BATCHES: usize = 6;
 const BATCH_BYTES: usize = 5 << 19;
-/// Rows between checks of the clock and the batch's size.
+/// Number of rows between checks of the clock and the batch's size.
 const LOOK_EVERY: usize = 256;
 /// File that reserves disk space during a recording, so that the last manifest can be written even if the disk is full.
 const RESERVE: &str = ".reserve";
@@ -219,7 +219,7 @@ impl Writer {
         }
     }
 
-    /// Makes dropping remove the run unless it is finished or interrupted.
+    /// Sets that dropping the writer removes the run, unless the run is finished or interrupted.
     pub fn remove_unless_finished(&mut self) {
         self.is_whole_or_none = true;
     }
@@ -345,8 +345,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Stores a capture if it is among the worst. Another thread writes it; [`Self::tick`] returns that thread's
-    /// errors.
+    /// Stores a capture if the retention policy keeps it; discards it if too many captures are waiting to be written.
+    /// Another thread writes it; [`Self::tick`] returns that thread's errors.
     pub fn push_capture(&mut self, ranked: RankedCapture) {
         if let Some(spikes) = &self.spikes {
             spikes.push(ranked);
@@ -356,7 +356,7 @@ impl Writer {
     /// Stores an imported capture: waits for the disk instead of discarding the capture.
     ///
     /// # Errors
-    /// The error of an earlier capture.
+    /// An earlier capture could not be written.
     pub fn spike_patiently(&mut self, frozen: RankedCapture) -> Result<(), RunError> {
         let Some(spikes) = &self.spikes else { return Ok(()) };
         spikes.push_patiently(frozen);
@@ -391,10 +391,10 @@ impl Writer {
 
     /// Adds a journey. Waits if the disk is too slow; the manifest counts such waits.
     ///
-    /// After an error the run is closed and marked as interrupted; the journeys written so far can be read.
+    /// If writing fails, the run is closed and marked as interrupted; the journeys written so far can be read.
     ///
     /// # Errors
-    /// The run cannot be written.
+    /// The run cannot be written, or the journey has a point that the manifest lacks.
     #[inline]
     pub fn push(&mut self, journey: &Journey) -> Result<(), RunError> {
         let points = self.rows.points;
@@ -478,7 +478,7 @@ impl Writer {
         self.send(Work::Points(points))
     }
 
-    /// Clears these rows, and resizes them for the run's current number of points.
+    /// Clears these rows, and resizes them for this number of points.
     fn emptied(&self, mut rows: Rows, points: usize) -> Rows {
         rows.clear(points);
         if !self.has_details {
@@ -535,14 +535,14 @@ impl Writer {
         }
     }
 
-    /// Closes the run after an error of the encoder, and returns that error.
+    /// Closes the run after the encoder has failed, and returns the encoder's error.
     fn fail(&mut self) -> RunError {
         let error = self.join().err().unwrap_or_else(|| RunError::ThreadGone(self.run.path().into()));
         let _ = self.close(Some(error.to_string()));
         error
     }
 
-    /// Waits for both threads to end.
+    /// Waits for all threads to end.
     fn join(&mut self) -> Result<(), RunError> {
         self.work = None;
         let gone = || RunError::ThreadGone(self.run.path().into());

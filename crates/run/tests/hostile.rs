@@ -39,7 +39,7 @@ fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-/// Replaces the run's directory by a link to a directory with the same structure.
+/// Replaces the run's directory with a link to a directory with the same structure.
 fn put_a_link_in_place_of(run: &Path, victim: &Path) -> PathBuf {
     for folder in [JOURNEYS, SPIKES] {
         fs::create_dir_all(victim.join(folder)).unwrap();

@@ -107,7 +107,7 @@ fn read(run: &Path, select: &Select) -> Vec<Owned> {
 }
 
 fn sighting() -> impl Strategy<Value = Option<(Ns, u16, u32)>> {
-    // Valid range of a run's times: see `span.rs`.
+    // Times within the valid range of a run: see `span.rs`.
     let t = prop_oneof![0..1_000_000_000_000_i64, -(1_i64 << 60)..1 << 60];
     proptest::option::weighted(0.9, (t, any::<u16>(), any::<u32>()))
 }

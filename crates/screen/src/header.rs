@@ -48,7 +48,8 @@ pub fn header(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
     fit(parts, "  ", width, theme)
 }
 
-/// The troubles, on at most `lines` lines (current ones may take two). If there are none, one line reports that.
+/// The troubles, on at most `lines` lines (current ones may take two). If there are none, one line reports that; the
+/// line is empty if no packets arrive.
 pub fn alerts(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let theme = &model.theme;
     let is_in_header =

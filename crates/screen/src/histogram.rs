@@ -13,7 +13,7 @@ use unicode_width::UnicodeWidthStr;
 const MARGIN: usize = 5;
 /// Distance of the vertical axis's lower end below a count of 1, decades, so that a single journey has a visible bar.
 const FLOOR: f64 = 0.35;
-/// Maximum distance of the threshold from the data at which it is drawn, decades.
+/// Maximum distance between the threshold and the data at which the threshold is still drawn, decades.
 const REACH: f64 = 2.0;
 
 /// The horizontal axis: its bounds as decimal logarithms of ns, and its width in columns.

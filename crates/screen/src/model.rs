@@ -283,7 +283,7 @@ impl<'a> Shown<'a> {
         packets(self.stream.map_or(&self.summary.lost, |s| &s.lost))
     }
 
-    /// Copies by the LANs of redundant networks.
+    /// Copies of packets, by LAN of the redundant networks.
     pub fn lans(&self) -> &'a [LanFigures] {
         self.stream.map_or(&self.summary.lans, |s| &s.lans)
     }

@@ -40,8 +40,8 @@ impl Path<'_> {
         self.0.numbers(segment, theme.letters).unwrap_or_else(|| theme.cut(&theme.clean(&segment.name), 16))
     }
 
-    /// The path in pieces that must not be broken. Each is a machine (if it differs from the previous piece's) and the
-    /// point's number and short name.
+    /// The path as pieces; a line may be wrapped only between them. Each is the machine (if it differs from the
+    /// previous piece's), and the point's number and short name.
     pub fn pieces(&self, theme: &Theme) -> Vec<(Option<String>, String)> {
         let mut machine = None;
         let piece = |(i, p): (usize, &Point)| {
@@ -58,7 +58,7 @@ fn short(point: &Point) -> String {
     format!("{}@{}", point.kind, point.device)
 }
 
-/// A stream's short name: the svID of Sampled Values.
+/// A stream's short name, e.g. the svID of Sampled Values.
 pub fn stream(text: &str, theme: &Theme) -> String {
     theme.clean(&short_stream(text))
 }

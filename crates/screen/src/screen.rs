@@ -30,7 +30,7 @@ pub enum ScreenError {
     /// The terminal was closed, or the connection to it broke.
     #[error("the terminal is gone")]
     Gone,
-    /// A thread panicked, and the terminal was restored so that its message can be read.
+    /// A thread panicked, and the terminal was restored so that the panic message can be read.
     #[error("the screen was closed because a thread of latpath panicked; its message is on stderr")]
     Panicked,
     /// An operation on the terminal failed.
@@ -43,7 +43,7 @@ pub enum ScreenError {
 pub enum Action {
     /// End: `q`, Ctrl-C, or one of SIGINT, SIGTERM, SIGHUP.
     Quit,
-    /// Count from zero. The screen detects that the figures start from zero.
+    /// Reset the figures to zero. The screen detects the reset by itself.
     Reset,
     /// The displayed figures were frozen (`true`) or released. No action is needed. Measuring continues, and `show`
     /// must still be called, because the line of troubles remains live.
@@ -77,7 +77,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows the next figures. Call it once per second, also without packets and while paused.
+    /// Shows the next figures. Call it once per second, even without packets and while paused.
     ///
     /// # Errors
     /// The terminal is gone, or was restored after a panic.

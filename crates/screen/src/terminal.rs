@@ -48,7 +48,7 @@ pub enum Input {
     Key(Key),
     /// A signal requests the end of the program.
     End,
-    /// The size changed, or the program was continued: the whole screen must be drawn.
+    /// The size changed, or the program was continued: the whole screen must be redrawn.
     Redraw,
 }
 
@@ -91,8 +91,8 @@ impl Signals {
     }
 }
 
-/// The flag that the screen is closed. While it is set, signals without another handler have their default effect. They
-/// would be ignored otherwise, because the signal crate never removes its handlers.
+/// The flag that is set while the screen is closed. Signals without another handler then have their default effect;
+/// otherwise they would be ignored, because the signal crate never removes its handlers.
 fn closed() -> &'static Arc<AtomicBool> {
     static CLOSED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     CLOSED.get_or_init(Arc::default)

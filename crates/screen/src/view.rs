@@ -11,7 +11,7 @@ use ratatui::{buffer::Buffer, layout::Rect, text::Line};
 
 /// Minimum number of rows of a useful histogram: title, axis and five rows of bars.
 const HISTOGRAM_ROWS: usize = 7;
-/// Rows of the table, with its head, that are kept while other parts need room.
+/// Number of table rows, including the head, that are kept when other parts need room.
 const TABLE_ROWS: usize = 6;
 
 /// Draws the screen.

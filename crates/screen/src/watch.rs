@@ -143,7 +143,7 @@ pub fn worst_negative(segments: &[SegmentFigures]) -> Option<&SegmentFigures> {
     segments.iter().filter(|s| s.times.negative > 0).max_by_key(|s| s.times.negative)
 }
 
-/// Journeys over the threshold: those of `total`, or else of the segment with the most.
+/// Number of journeys over the threshold: in the segment `total`, or else in the segment with the most.
 fn over_threshold(segments: &[SegmentFigures]) -> u64 {
     let total = segments.iter().find(|s| s.kind == SegmentKind::Total).map(|s| s.over_threshold);
     total.or_else(|| segments.iter().map(|s| s.over_threshold).max()).unwrap_or(0)

@@ -36,13 +36,13 @@ pub enum State {
     Over(EndReason),
 }
 
-/// Reason why a session is over before it was stopped.
+/// Reason why a session ended before it was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
     /// The duration of [`StopAfter`] has passed.
     Duration,
-    /// The packets of [`StopAfter`] have arrived.
+    /// The number of packets in [`StopAfter`] has been reached.
     Packets,
     /// The recording has reached its maximum size on disk.
     Size,

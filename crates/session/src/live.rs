@@ -16,7 +16,7 @@ use latpath_timesync::{Monitor, SyncHistory, SyncRecord};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Interval at which absent packets are checked.
+/// Interval between checks for absent packets.
 const CHECK: Duration = Duration::from_secs(1);
 
 /// Options of a live view of streams.
@@ -24,7 +24,7 @@ const CHECK: Duration = Duration::from_secs(1);
 pub struct LiveOptions {
     /// Options for following the streams.
     pub follow: Options,
-    /// The user's own segments in `follow`; reported if they get no packets.
+    /// The user's own segments in `follow`; reported if no packet is seen at one of their ends.
     pub named_segments: Vec<String>,
     /// Limits for which to find the longest run of consecutive packets over the limit.
     pub row_limits: Vec<Ns>,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trace::Trace;
 
-/// Interval at which clocks, counters and absent packets are checked.
+/// Interval between checks of clocks and counters, and for absent packets.
 const UPDATE: Duration = Duration::from_secs(1);
 
 /// Options of a recording.
@@ -31,7 +31,7 @@ const UPDATE: Duration = Duration::from_secs(1);
 pub struct RecordOptions {
     /// Options for following the streams.
     pub follow: Options,
-    /// The user's own segments in `follow`; reported if they get no packets.
+    /// The user's own segments in `follow`; reported if no packet is seen at one of their ends.
     pub named_segments: Vec<String>,
     /// Path at which the run's directory is created.
     pub output: PathBuf,
@@ -69,7 +69,7 @@ impl RecordOptions {
 /// Progress of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecordProgress {
-    /// Time since the first counted packet, ns.
+    /// Time since the counting of packets began, ns.
     pub elapsed_ns: u64,
     /// Number of journeys written.
     pub journeys: u64,
@@ -219,7 +219,7 @@ impl RecordSession {
         }
     }
 
-    /// Progress since the first counted packet.
+    /// Progress of the recording; all zero until packets are counted.
     pub fn progress(&mut self) -> RecordProgress {
         let sightings_dropped = sum(&self.follow.counters()).dropped;
         let Some(recorder) = &self.recorder else { return RecordProgress::default() };

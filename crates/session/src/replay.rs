@@ -27,7 +27,8 @@ pub struct Replay {
     /// Time of the first journey's first sighting, on the run's timeline; `last` is that of the last journey.
     first: Ns,
     last: Ns,
-    /// Journeys first seen before this time are counted.
+    /// Captures not returned yet: end of the window (`Ns::MIN` for a baseline) and capture number, ordered by the
+    /// former.
     now: Ns,
     /// Start of the replay, `CLOCK_MONOTONIC`.
     started: Ns,
@@ -36,7 +37,7 @@ pub struct Replay {
     /// Captures not returned yet: end of the window and capture number, ordered by the former.
     captures: VecDeque<(Ns, u32)>,
     damaged: Vec<String>,
-    /// Parts of the run that could not be read at the start.
+    /// Parts of the run that could not be read when the replay started.
     unread: Vec<Deficiency>,
 }
 
@@ -132,7 +133,8 @@ impl FigureSource for Replay {
         &self.counting.seen
     }
 
-    /// The next capture whose window has passed. Captures that cannot be read are reported in the notes.
+    /// The next capture whose window has passed; baselines come first. Captures that cannot be read are reported in the
+    /// notes.
     fn next_capture(&mut self) -> Option<RankedCapture> {
         while self.captures.front().is_some_and(|(to, _)| *to <= self.now) {
             let (_, number) = self.captures.pop_front()?;

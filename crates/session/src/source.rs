@@ -15,10 +15,11 @@ pub trait FigureSource {
     /// Resets all figures to zero.
     fn reset(&mut self);
 
-    /// Also finds the longest run of consecutive packets over each of these limits; resets all figures to zero.
+    /// Also finds the longest run of consecutive packets over each of these limits; a change of the limits resets all
+    /// figures to zero.
     fn find_rows_over(&mut self, limits: Vec<Ns>);
 
-    /// Number of packets per stream since the figures were last reset.
+    /// Number of packets per stream since the start; a reset does not change it.
     fn seen(&self) -> &[u64];
 
     /// The points found so far.

@@ -14,15 +14,16 @@ use std::fmt;
 const MOST: usize = 1024;
 /// Directories with entries of the Boot Loader Specification.
 const ENTRIES: [&str; 3] = ["boot/loader/entries", "efi/loader/entries", "boot/efi/loader/entries"];
-/// GRUB's environment: it names the entry to boot, and may contain variables used by the entries.
+/// Paths of GRUB's environment, which names the entry to boot, and may contain variables used by the entries.
 const ENVIRONMENTS: [&str; 2] = ["boot/grub2/grubenv", "boot/grub/grubenv"];
-/// GRUB's configuration.
+/// Paths of GRUB's configuration.
 const GRUB: [&str; 2] = ["boot/grub/grub.cfg", "boot/grub2/grub.cfg"];
 
 /// The kernel's command line at the next boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NextBoot {
-    /// The file that contains the command line; `None` if no file of a boot loader can be read.
+    /// The file that contains the command line; `None` if neither a boot loader's file nor `/etc/default/grub` can be
+    /// read.
     pub file: Option<String>,
     /// The command line.
     pub line: String,

@@ -22,7 +22,7 @@ const PROGRAMS: [&str; 3] = ["phc2sys", "ptp4l", "ts2phc"];
 /// Direction in which phc2sys synchronises the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
-    /// The device's clock follows the system clock: TAI if the kernel knows its offset.
+    /// The device's clock follows the system clock, without an offset.
     SystemToNic,
     /// The system clock follows the device's clock.
     NicToSystem,
@@ -38,7 +38,7 @@ impl Direction {
         }
     }
 
-    /// Arguments for phc2sys without ptp4l: both clocks are set to the same time, with no offset.
+    /// Arguments for phc2sys without ptp4l: the clock that is set follows the other one, with no offset.
     fn words(self, device: &str) -> Vec<&str> {
         match self {
             Self::SystemToNic => vec!["-s", "CLOCK_REALTIME", "-c", device, "-O", "0", "-R", "16", "-l", "5", "-q"],
@@ -58,7 +58,8 @@ fn names(words: &[&str], device: &str, clocks: &[String]) -> bool {
     words.iter().any(|word| *word == device || clocks.iter().any(|clock| word.strip_prefix("/dev/") == Some(clock)))
 }
 
-/// The program that synchronises the clocks; `None` if the device has no clock.
+/// How the device's clock and the system clock are synchronised: the direction of latpath's unit, `other` for another
+/// program, or `none`; `None` if the device has no clock.
 pub(crate) fn read(nic: &Nic) -> Option<String> {
     network::read(nic, FILE, |_| {
         let clocks = nic.sysfs().names(&format!("class/net/{}/device/ptp", nic.name()), 16);

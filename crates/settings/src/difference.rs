@@ -124,8 +124,8 @@ fn add<'a>(
     }
 }
 
-/// Groups the places at which the same setting of one machine has the same values; ordered by machine, setting and
-/// values.
+/// Groups the places at which the same setting of one machine has the same values; ordered by machine (the host first),
+/// setting and places.
 fn grouped<V: Ord + Clone>(all: impl IntoIterator<Item = (Key, V)>) -> Vec<(String, Id, Vec<Place>, V)> {
     let mut groups: BTreeMap<(String, Id, V), Vec<Place>> = BTreeMap::new();
     for ((machine, id, place), values) in all {

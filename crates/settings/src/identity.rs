@@ -21,7 +21,8 @@ pub struct Identity {
     pub handler: Option<String>,
 }
 
-/// Identity of a network device, independent of its name and namespace.
+/// Identity of a network device. A hardware device is identified by its path, independent of its name and namespace; a
+/// software device by its index, together with its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceIdentity {
@@ -36,8 +37,8 @@ pub struct DeviceIdentity {
 }
 
 impl Identity {
-    /// Whether both identify the same owner, which may have moved to another network namespace or may have got another
-    /// number.
+    /// Whether both identify the same owner, even if it has since moved to another network namespace or been renumbered
+    /// (ifindex, IRQ).
     pub fn is_same(&self, other: &Self) -> bool {
         let same_device =
             |(one, of_one): (&str, Inode), (another, of_another): (&str, Inode)| match (&self.device, &other.device) {

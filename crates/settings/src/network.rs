@@ -251,7 +251,7 @@ pub(crate) fn set_qdisc(nic: &Nic, value: &str) -> Written {
     })
 }
 
-/// The parameters of the device's NAPI instances, in order; a single element if all are the same.
+/// The parameters of the device's NAPI instances, in order, as a list; given only once if all are the same.
 pub(crate) fn napi(nic: &Nic) -> Option<String> {
     read(nic, "netlink/napi", |netns| {
         let ifindex = nic.sysfs().text(&format!("class/net/{}/ifindex", nic.name()))?.trim().parse().ok()?;

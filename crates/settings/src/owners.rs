@@ -1,4 +1,4 @@
-//! Programs and files that set a setting again after it was changed otherwise: tuned, irqbalance, libvirt, systemd,
+//! Programs and files that may overwrite a setting after it was changed: tuned, irqbalance, libvirt, systemd,
 //! NetworkManager, and the files of sysctl.d, tmpfiles.d, modprobe.d and udev.
 
 mod files;
@@ -40,7 +40,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What a program sets.
+/// Subject of a claim: the thing that a program sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     /// A sysctl(8) variable.
@@ -58,7 +58,7 @@ enum Subject {
 /// The programs that set settings on this machine.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
-    /// What each owner sets. If several owners set the same subject, the last one takes effect.
+    /// Subjects, each with the owner that sets it. If several owners set the same subject, the last one takes effect.
     claims: Vec<(Subject, Owner)>,
     irqbalance: Option<Irqbalance>,
 }
@@ -108,7 +108,8 @@ impl Subject {
     }
 }
 
-/// The file that holds a setting, relative to the root; `None` if the setting is not a file.
+/// The file that holds a setting, relative to the root; `None` if the setting is not a file, or is a file of an
+/// interrupt, a queue or a control group.
 fn file_of(read: Read, target: &str) -> Option<String> {
     // For a list of CPUs, use the first one.
     let cpu = || target.split(['-', ',']).next().unwrap_or_default();

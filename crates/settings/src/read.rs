@@ -176,7 +176,7 @@ impl<'a> Source<'a> {
             Read::Line(file) => machine(self.line(file)),
             Read::Choice(file) => machine(self.line(file).map(|line| choice(&line))),
             Read::Sysctl(name) => {
-                // The kernel separates numbers by tabs.
+                // The kernel separates numbers with tabs.
                 machine(self.line(&format!("proc/sys/{}", name.replace('.', "/"))).map(|line| line.replace('\t', " ")))
             }
             Read::Module(module, name) => machine(self.line(&format!("sys/module/{module}/parameters/{name}"))),
@@ -200,7 +200,7 @@ impl<'a> Source<'a> {
                 self.vms.iter().filter_map(one).collect()
             }
             Read::Special(_, function) => function(self),
-            // Read together with the network devices.
+            // These are read together with the network devices.
             Read::Interrupt(_) | Read::Device(_) | Read::DeviceLink(_) | Read::Queue(..) => Vec::new(),
             Read::Feature(_) | Read::Ethtool(..) | Read::Qdisc => Vec::new(),
             Read::Request(..) | Read::DeviceSysctl(_) => Vec::new(),
@@ -212,7 +212,7 @@ impl<'a> Source<'a> {
         Owners::read(&self.root, &|name| self.has_program(name), self.vms)
     }
 
-    /// The text of a file without the trailing line break; `None` if the file does not exist.
+    /// The text of a file without leading and trailing white space; `None` if the file does not exist.
     pub(crate) fn line(&self, file: &str) -> Option<String> {
         self.root.text(file).map(|text| text.trim().to_owned())
     }

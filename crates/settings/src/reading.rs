@@ -42,7 +42,7 @@ pub struct Reading {
     pub took_ns: Ns,
     /// The values, in the order of the table.
     pub values: Vec<SettingValue>,
-    /// Number of values omitted because a reading has a maximum number of values.
+    /// Number of values omitted because the maximum number of values was reached.
     pub omitted: u64,
     /// Settings that could not be read, with the reasons.
     pub notes: Vec<String>,
@@ -105,7 +105,7 @@ impl RunSettings {
         self.machines.iter().all(|machine| machine.begin.is_none() && machine.end.is_none())
     }
 
-    /// Number of values of all machines with which the run was recorded.
+    /// Number of values with which the run was recorded, on all machines.
     pub fn count(&self) -> usize {
         self.machines.iter().map(|machine| machine.values().count()).sum()
     }

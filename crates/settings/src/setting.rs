@@ -217,7 +217,7 @@ pub enum Write {
     MadeRequest(&'static str, fn(&Place, &str) -> String, fn(&Nic, &str) -> Written),
     /// The command's name, and a function that returns the command.
     Made(&'static str, fn(&Place, &str) -> String),
-    /// latpath only reads the setting; the string is the program or person that sets it.
+    /// latpath only reads the setting; the string names the program or person that sets it.
     ReadOnly(&'static str),
 }
 

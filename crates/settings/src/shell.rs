@@ -33,13 +33,13 @@ pub(crate) fn idle_disabled(at: &Place, value: &str) -> String {
     }
 }
 
-/// Runs the write on the CPU itself: see `writing::fair_server`.
+/// The command writes the value on the CPU itself: see `writing::fair_server`.
 pub(crate) fn fair_server(at: &Place, value: &str) -> String {
     let file = at.within("/sys/kernel/debug/sched/fair_server/cpu{at}/runtime");
     format!("taskset -c {} sh -c 'echo \"$1\" > \"$2\"' sh {} {file}", at.word(), quoted(value))
 }
 
-/// Keeps the file open until the shell exits. The kernel also accepts the value as text.
+/// The command keeps the file open until the shell exits. The kernel also accepts the value as text.
 pub(crate) fn cpu_latency(_: &Place, value: &str) -> String {
     format!(
         "exec 3> /dev/cpu_dma_latency && printf %s {} >&3",

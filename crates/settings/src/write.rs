@@ -95,8 +95,8 @@ impl Setting {
         })
     }
 
-    /// The command line that sets the setting to a value at an address: [`Setting::shell`], but a thread that belongs
-    /// to a CPU is found by its name.
+    /// The command line that sets the setting to a value at an address: [`Setting::shell`], but a CPU's own kernel
+    /// thread is found by its name.
     pub fn command(self, address: &Address, value: &str) -> Option<String> {
         match (self.info().read, address) {
             (Read::CpuThread(name), Address::Cpu { cpu }) => {
@@ -125,7 +125,7 @@ fn command(template: &str, at: &Place, value: &str) -> String {
 }
 
 impl Write {
-    /// The table's column for where the value is written, or for the program that sets it.
+    /// Text of the table's column that says where the value is written, or which program sets it.
     pub fn text(self, read: Read) -> String {
         match (self, read) {
             (Self::Same, Read::Sysctl(name)) => format!("sysctl {name}=VALUE"),
@@ -149,7 +149,7 @@ impl Write {
 }
 
 impl Read {
-    /// The table's column for the source of the value.
+    /// Text of the table's column that says where the value is read.
     pub fn text(self) -> String {
         match self {
             Self::Line(file) | Self::Choice(file) => format!("/{file}"),

@@ -91,7 +91,7 @@ pub struct Aggregate {
     paths: Paths,
     ends: Vec<Ends>,
     streams: Vec<Stream>,
-    /// Per stream: one for the threshold, and one for each further row limit.
+    /// Per stream: the runs of late packets, for the threshold and for each further row limit.
     consecutive: Vec<Vec<Consecutive>>,
     slowest: Slowest,
     strays: u64,
@@ -533,7 +533,7 @@ fn are_ordinary(rows: &Rows, piece: Range<usize>, route: u64, (first, last): (us
     let numbers = &rows.number[piece.clone()];
     let (number, packets) = (numbers[0], piece.len() as u64);
     let jumps = |all, (n, expected): (&u64, u64)| all | n ^ expected;
-    // Combine the signs of all differences: faster than comparing each.
+    // Combine the signs of all differences: faster than comparing each of them.
     let over = |all, (from, to): (&Ns, &Ns)| all | limit.wrapping_sub(to.wrapping_sub(*from));
     let times = rows.t[first][piece.clone()].iter().zip(&rows.t[last][piece.clone()]);
     rows.are_times_close()

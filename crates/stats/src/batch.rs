@@ -37,10 +37,11 @@ pub(crate) struct Crossings {
     pub times: Vec<Ns>,
     /// Minimum and maximum of each [`PIECE`] of the times, ns.
     extremes: Vec<(Ns, Ns)>,
-    /// Whether all packets of the batch crossed the segment. If so, `first` is the row of the first one.
+    /// Whether all packets of the batch are known to have crossed the segment. If so, `first` is the row of the first
+    /// one.
     is_whole: bool,
     first: usize,
-    /// If not, the rows of the packets that did, ascending.
+    /// Otherwise, the rows of the packets that crossed it, ascending.
     rows: Vec<usize>,
 }
 

@@ -5,7 +5,7 @@ use crate::{Bucket, PathFigures, SegmentFigures};
 use latpath_journey::PathClass;
 use latpath_model::Ns;
 
-/// Times by path. Paths are allocated on first use, because few are ever taken.
+/// Times by path. Paths are allocated on first use, because few of them occur.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ByPath([Option<Box<OnePath>>; PathClass::ALL.len()]);
 

@@ -192,7 +192,7 @@ impl SegmentFigures {
 /// Lost packets, by the place where they were last seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Loss {
-    /// The last point of the route that saw them.
+    /// The last point of the route that saw them; if none did, the last point off the route.
     pub place: String,
     /// The kernel's reason and function, e.g. `FULL_RING in tun_net_xmit`, if a `drop` point saw the packets and few
     /// packets with this reason arrived.
@@ -337,7 +337,7 @@ pub struct LateFigures {
     pub late: u64,
     /// Number of late packets that were explained.
     pub explained: u64,
-    /// Their time beyond the baseline, summed, ns.
+    /// Sum of their times beyond the baseline, ns.
     pub excess_ns: Ns,
     /// Unexplained share of a packet's excess: median over the packets, percent.
     pub unexplained_percent: f64,
@@ -403,7 +403,7 @@ pub struct CauseFigures {
     pub first: u64,
     /// Its time beyond the baseline, summed over all packets, ns.
     pub excess_ns: Ns,
-    /// Median over the packets of that time, ns.
+    /// Median of that time over the packets, ns.
     pub median_ns: Ns,
     /// Its share of all excess, percent.
     pub share_percent: f64,
@@ -589,7 +589,7 @@ pub fn rate(count: u64, elapsed: Ns) -> f64 {
     (count as f64 / (elapsed as f64 / 1e9) * 10.0).round() / 10.0
 }
 
-/// Maximum error of a time between two points with timestamps from the same NIC's clock, ns, for times up to about 100
+/// Maximum error of a time between two points with timestamps from the same NIC clock, ns, for times up to about 100
 /// µs: the same linear mapping converts both timestamps.
 const ON_ONE_CLOCK: Ns = 10;
 

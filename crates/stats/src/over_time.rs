@@ -63,8 +63,8 @@ impl Slot {
 }
 
 /// Minimum, mean and maximum time of each segment, in slots of equal length over a run. A packet belongs to the slot in
-/// which it passed the segment's first point. Merging several objects with one setup yields the figures of all their
-/// packets.
+/// which it passed the segment's first point. Merging several objects with the same setup yields the figures of all
+/// their packets.
 #[derive(Clone, Debug)]
 pub struct OverTime {
     streams: usize,

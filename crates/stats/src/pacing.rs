@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 /// Maximum number of separate parts per stream.
 const MOST: usize = 1 << 14;
-/// If packets arrive nearly in order: maximum number of separate parts of all streams together, and minimum per stream.
+/// If packets arrive nearly in order: maximum number of separate parts, which all streams share, and the number that
+/// each stream may have at least.
 const MOST_IN_ORDER: (usize, usize) = (1 << 14, 16);
 
 /// Times between successive packets of a stream seen at a point, in the order of the stream; negative if the later
@@ -54,7 +55,7 @@ impl Gaps {
             let piece = &rest[..rest.len().min(PIECE + 1)];
             rest = &rest[piece.len() - 1..];
             let pairs = || piece.iter().zip(&piece[1..]);
-            // Combine the signs of all differences: faster than comparing each.
+            // Combine the signs of all differences: faster than comparing each of them.
             let beyond = |all: Ns, (before, t): (&Ns, &Ns)| {
                 let gap = t.wrapping_sub(*before);
                 all | gap.wrapping_sub(min) | max.wrapping_sub(gap)

@@ -81,9 +81,10 @@ pub struct Pattern {
     /// The names of the segments that show it, the shortest first; empty for a link flap or a path change.
     pub segments: Vec<String>,
     /// First point of the shortest segment. For a link flap, the last point that saw the missing packets; empty if none
-    /// did.
+    /// did. Empty for a path change.
     pub from: String,
-    /// Last point of the shortest segment. For a link flap, the next point on the missing packets' route.
+    /// Last point of the shortest segment. For a link flap, the next point on the missing packets' route. Empty for a
+    /// path change.
     pub to: String,
     /// The affected streams.
     pub streams: Vec<String>,

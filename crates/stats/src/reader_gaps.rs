@@ -153,7 +153,7 @@ impl ReaderGaps {
             let other = of_notes(&|_, place| !is_without_listener(place) && place != DropPlace::Unknown);
             let is_closed = unheard > 0 && unheard >= one.packets / 2;
             let lasts = one.to.saturating_sub(one.from);
-            // If many packets were dropped for another reason, the gap does not concern the reader.
+            // If most packets were dropped for another reason, the gap does not concern the reader.
             let counts = one.packets >= FEWEST && other <= one.packets / 2 && (is_closed || lasts >= SHORTEST);
             let gap = ReaderGap {
                 reader: reader.to_string(),

@@ -107,7 +107,7 @@ fn bound(manifest: &Manifest, machine: &str) -> Option<Ns> {
     known.map(|m| m.clock.error_bound_ns).or((machine == HOST && manifest.imported.is_empty()).then_some(0))
 }
 
-/// Sets the roles for virtual machines of the threads that the worst packets' sightings name.
+/// Sets the roles (for virtual machines) of the threads in the worst packets' sightings.
 fn name_threads(summary: &mut Summary, vms: &VmsByMachine) {
     let role = |machine: &str, tid: u32| {
         let (vm, thread) = vms.of_thread(machine, tid)?;

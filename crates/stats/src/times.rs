@@ -143,7 +143,7 @@ pub(crate) fn between(from: Ns, to: Ns) -> Ns {
 #[inline]
 pub(crate) fn are_within(instants: &[Ns], begin: Ns, end: Ns) -> bool {
     let last = end.wrapping_sub(begin).wrapping_sub(1);
-    // Combine the signs of all differences: faster than comparing each.
+    // Combine the signs of all differences: faster than comparing each of them.
     let sign = |all, t: &Ns| {
         let since = t.wrapping_sub(begin);
         all | since | last.wrapping_sub(since)

@@ -83,7 +83,8 @@ impl Letters {
         }
     }
 
-    /// Events per second, without the unit: `4000`, `49.98`, `1 000 000`, `2.8e-4`; `-` for NaN and infinity.
+    /// Events per second, without the unit: `4000`, `49.98`, `1 000 000`, `2.8e-4`; `-` for NaN, infinity and negative
+    /// rates.
     pub fn rate(self, hz: f64) -> String {
         match hz {
             hz if !hz.is_finite() || hz < 0.0 => "-".into(),

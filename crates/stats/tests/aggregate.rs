@@ -426,7 +426,8 @@ fn a_bridge_that_drops_its_copies_of_what_arrives_hides_no_reason_of_another_dev
         missing_before: 0,
     };
     let [first, second, sink] = of(0, 0, 0).route().map(|p| 1 << p);
-    // The bridge drops its local copy of every packet; then the application stops reading for a while.
+    // The bridge drops its local copy of every packet; then the application is gone for a while, so that no socket
+    // receives the packets.
     let arrived = (0..5_000).map(|n| of(n, first | second | sink, 1));
     let lost = (5_000..6_000).map(|n| of(n, first | second, 2));
     let all: Vec<Own> = arrived.chain(lost).collect();

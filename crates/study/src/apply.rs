@@ -39,7 +39,7 @@ impl Plan {
     }
 
     /// The topology or profile of the plan that is already set up, as a sentence; `None` if there is none. A trial
-    /// would take it down.
+    /// would undo it.
     pub(crate) fn set_up_already(&self) -> Result<Option<String>, String> {
         let up = net::names(&Journal::of_this_machine());
         for topology in &self.topologies {

@@ -48,7 +48,7 @@ pub enum StudyError {
     /// The directory contains no study.
     #[error("{}: no study; latpath study PLAN.toml -o STUDY makes one", .0.display())]
     NoStudy(PathBuf),
-    /// A topology or settings of the plan are already set up, and a trial would take them down.
+    /// A topology or settings of the plan are already set up, and a trial would undo them.
     #[error("{0}, so that the study can set it up itself and take it down after each trial")]
     SetUpAlready(String),
     /// The directory contains trials of another plan.
@@ -97,13 +97,13 @@ pub enum Phase {
 /// Progress report of a study.
 #[derive(Clone, Debug)]
 pub enum Progress<'p> {
-    /// A trial that was interrupted left its topology or settings; these are being taken down.
+    /// An interrupted trial left its topology or settings in place; they are being undone.
     TakingDown {
         /// The trial.
         trial: &'p str,
     },
-    /// What an interrupted trial left could not be taken down. The next trial shows whether that matters: after a
-    /// reboot, nothing is left.
+    /// The remains of an interrupted trial could not be taken down. The next trial shows whether that matters: after a
+    /// reboot, nothing remains.
     NotTakenDown {
         /// The trial.
         trial: &'p str,
@@ -178,7 +178,7 @@ impl Study {
                 None => *seed,
                 Some(what) if !force => return Err(StudyError::OtherPlan { path: folder.path().into(), what }),
                 Some(_) => {
-                    // What the old plan's trials left is taken down with that plan's commands.
+                    // The remains of the old plan's trials are taken down with that plan's commands.
                     let old = Self { plan: old.clone(), seed: *seed, folder, current, program };
                     old.take_down_what_was_left(&mut |_| ())?;
                     old.folder.clear_trials();
@@ -231,7 +231,7 @@ impl Study {
     /// repeated once, and then recorded as failed.
     ///
     /// # Errors
-    /// If the directory cannot be written, or the remains of an interrupted trial cannot be taken down.
+    /// If the directory cannot be read or written, or a topology or settings of the plan are already set up.
     pub fn run(
         &self,
         stop: &AtomicBool,
@@ -338,7 +338,7 @@ impl Study {
         Attempt { plan, trial, directory, current, program }
     }
 
-    /// Takes down the topology and settings of a trial during which latpath ended without taking them down.
+    /// Undoes the topology and settings of a trial during which latpath ended without undoing them.
     fn take_down_what_was_left(&self, progress: &mut dyn FnMut(Progress<'_>)) -> Result<(), StudyError> {
         let Some(under_way) = self.folder.under_way()? else { return Ok(()) };
         let all = self.trials();

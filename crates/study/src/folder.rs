@@ -5,7 +5,7 @@
 //! | `study.json` | version, seed, the plan |
 //! | `under-way.json` | the trial whose topology and settings may be set up; absent between trials |
 //! | `trials/NAME/run/` | the recorded run |
-//! | `trials/NAME/trial.json` | written last and at once: a trial without it is repeated |
+//! | `trials/NAME/trial.json` | written last and atomically: a trial without it is repeated |
 //! | `trials/NAME/*.txt` | output of its commands |
 
 use crate::engine::StudyError;
@@ -215,12 +215,12 @@ impl Folder {
         self.trials.join(trial).join("run")
     }
 
-    /// Writes the record of a trial, which makes it complete.
+    /// Writes the record of a trial, complete or failed, which ends the trial.
     pub fn finish(&self, directory: &Directory, record: &TrialRecord) -> Result<(), StudyError> {
         write(directory, TRIAL, record)
     }
 
-    /// The record of a trial; `None` if it is not complete.
+    /// The record of a trial; `None` if it has none yet.
     pub fn record(&self, trial: &str) -> Result<Option<TrialRecord>, StudyError> {
         match self.trials.open_directory(trial) {
             Ok(directory) => read(&directory, TRIAL),

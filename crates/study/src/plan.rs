@@ -163,7 +163,7 @@ pub struct Load {
     pub name: String,
     /// Options of latpath's own UDP load.
     pub udp_stream: Option<UdpStream>,
-    /// Arguments of iperf3, without its duration.
+    /// Arguments of iperf3, except for the duration.
     pub iperf3: Option<String>,
     /// Arguments of stress-ng.
     pub stress_ng: Option<String>,

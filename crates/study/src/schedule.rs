@@ -49,7 +49,7 @@ impl Cell {
 /// One trial of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// Repetition, which is also its block, counted from 1.
+    /// Number of the repetition, which is also the number of its block, counted from 1.
     pub repetition: u32,
     /// Its cell.
     pub cell: Cell,

@@ -24,7 +24,7 @@ pub struct Point {
     pub max_ns: Ns,
 }
 
-/// The course of a run, in intervals of equal length.
+/// Times over the course of a run, in intervals of equal length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunSeries {
     /// Repetition, counted from 1.
@@ -33,8 +33,8 @@ pub struct RunSeries {
     pub points: Vec<Option<Point>>,
 }
 
-/// Reads the course of all runs: for each cell of the table, its runs in the order of repetitions. Runs that cannot be
-/// read are omitted; the table has notes on them.
+/// Reads the times over the course of all runs: for each cell of the table, its runs in the order of repetitions. Runs
+/// that cannot be read are omitted; the table has notes on them.
 ///
 /// # Errors
 /// If the directory contains no study, or its files cannot be read.

@@ -125,8 +125,8 @@ pub struct FigureDifference {
     /// The figure, its difference and the verdict.
     #[serde(flatten)]
     pub row: Row,
-    /// The difference as a multiple of the standard deviation between recordings of one cell; null if a cell has fewer
-    /// than two recordings.
+    /// The difference as a multiple of the standard deviation between recordings of one cell. Null for losses, if
+    /// nothing varies, or if a cell has fewer than two recordings.
     pub difference_per_noise: Option<f64>,
 }
 

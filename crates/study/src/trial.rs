@@ -1,4 +1,4 @@
-//! One attempt at a trial: sets up, lets the stream and the load warm up, records, and takes everything down.
+//! One attempt at a trial: sets up, lets the stream and the load warm up, records, and tears everything down.
 
 use crate::children::Common;
 use crate::engine::Phase;
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Interval at which the probes are read; the ring buffers have room for far more.
+/// Interval between reads of the probes' ring buffers, which hold many times what arrives in this time.
 const ROUND: Duration = Duration::from_millis(5);
 /// Interval at which the children are checked.
 const CHECK: Duration = Duration::from_millis(100);
@@ -84,8 +84,8 @@ impl Attempt<'_> {
         process::run(what, command, &surroundings, (self.directory, self.current), self.plan.command_limit)
     }
 
-    /// Sets up the topology and the settings, records, and takes both down again, even after a failure. Returns the
-    /// results of recording and of taking down.
+    /// Sets up the topology, applies the settings and records; then restores the settings and tears the topology down,
+    /// even after a failure. Returns the results of the recording and of the teardown.
     pub fn make(
         &self,
         stop: &AtomicBool,

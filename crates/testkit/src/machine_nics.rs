@@ -15,7 +15,7 @@ pub struct FolderNic {
     irq: &'static str,
 }
 
-/// NVIDIA's ConnectX (drivers/net/ethernet/mellanox/mlx5/core/en_ethtool.c).
+/// NVIDIA ConnectX (drivers/net/ethernet/mellanox/mlx5/core/en_ethtool.c).
 pub const MLX5: FolderNic = FolderNic {
     driver: "mlx5_core",
     channels: "combined 4\nmax combined 63",
@@ -28,7 +28,7 @@ pub const MLX5: FolderNic = FolderNic {
     irq: "mlx5_comp",
 };
 
-/// Intel's E800 series (drivers/net/ethernet/intel/ice/ice_ethtool.c).
+/// Intel E800 series (drivers/net/ethernet/intel/ice/ice_ethtool.c).
 pub const ICE: FolderNic = FolderNic {
     driver: "ice",
     channels: "combined 4\nmax combined 64",

@@ -45,8 +45,8 @@ pub fn need_btf() -> Lack {
     (!there).then(|| "needs a kernel with BTF (/sys/kernel/btf/vmlinux)".into())
 }
 
-/// Path of the Python in which `scripts/deps install test` installed the tests' packages; otherwise of the one in
-/// `PATH`.
+/// Path of the Python interpreter for which `scripts/deps install test` installed the tests' packages, or else of the
+/// one in `PATH`.
 pub fn python() -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::pages::path("target"), PathBuf::from);
     let own = target.join("python/bin/python3");

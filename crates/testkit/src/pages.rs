@@ -32,7 +32,7 @@ pub fn holds_table(page: &str, head: &str, rows: &[String], test: &str) {
     panic!("{page}: the table below {head:?} has\n{is}\ninstead of\n{made}\nTo write it: {WRITE}=1 {test}");
 }
 
-/// The page with the rows below `head` replaced by these; `None` if the page lacks the head.
+/// The page with the rows below `head` replaced by `rows`; `None` if the page lacks the head.
 fn with_table(page: &str, head: &str, rows: &[String]) -> Option<String> {
     let lines: Vec<&str> = page.lines().collect();
     let at = lines.iter().position(|line| *line == head)? + 2;

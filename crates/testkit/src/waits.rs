@@ -26,7 +26,7 @@ pub fn fault_for(time: Duration) {
 /// Waits until `done` returns true, for at most [`LIMIT`].
 ///
 /// # Errors
-/// If `done` never returns true.
+/// If `done` does not return true within [`LIMIT`].
 pub fn until(what: &str, done: impl FnMut() -> bool) -> Result<(), Failed> {
     until_within(LIMIT, what, done)
 }

@@ -78,6 +78,7 @@ pub struct ChronySource {
     /// Whether chronyd follows it.
     pub selected: bool,
     /// Why chronyd does not follow it: `falseticker`, `unreachable`, …; `selectable` if it could be followed.
+    /// `selected` if it is followed.
     pub state: String,
     /// Time since its last sample, ns.
     pub age_ns: Ns,
@@ -88,7 +89,7 @@ pub struct ChronySource {
 }
 
 impl Chrony {
-    /// The followed source.
+    /// The source that chronyd follows.
     pub fn selected(&self) -> Option<&ChronySource> {
         self.sources.iter().find(|source| source.selected)
     }

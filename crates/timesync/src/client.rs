@@ -112,7 +112,7 @@ impl Client {
     /// ptp4l does not have it or does not answer.
     ///
     /// # Errors
-    /// The socket's error: ptp4l has ended.
+    /// The socket cannot be used, because ptp4l has ended.
     pub fn get(&mut self, set: DataSet, expected: usize) -> io::Result<Vec<Content>> {
         self.sequence = self.sequence.wrapping_add(1);
         self.socket.send(&request(set, self.domain.number, self.domain.transport_specific, self.sequence))?;

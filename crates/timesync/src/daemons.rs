@@ -44,8 +44,8 @@ pub struct DaemonSearch {
     found: Vec<Daemon>,
     /// Process IDs of the other processes, ascending.
     others: Vec<u32>,
-    /// Members of [`Self::others`] that the last search found for the first time. They may have been between fork and
-    /// exec, so the next search reads them again.
+    /// Members of [`Self::others`] that the last search found for the first time; empty after a full search. They may
+    /// have been between fork and exec, so the next search reads them again.
     young: Vec<u32>,
     /// The process ID that the kernel assigned last.
     last_pid: Option<u32>,

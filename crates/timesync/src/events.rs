@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Measurements from which the mean size is learned before offsets are judged.
+/// Number of measurements from which the mean size is learned before offsets are judged.
 const WARM_UP: u32 = 8;
 /// Reciprocal of a new offset's weight in the mean size.
 const WEIGHT: Ns = 64;
@@ -28,11 +28,11 @@ const PAIR: Ns = 10;
 const CALM: Ns = 6;
 /// Divisor of the mean size; an offset no larger than the quotient is quiet.
 const QUIET: Ns = 8;
-/// Successive quiet offsets after which the mean size is learned again.
+/// Number of successive quiet offsets after which the mean size is learned again.
 const QUIET_RUN: u32 = 16;
-/// Successive calm offsets that end an event.
+/// Number of successive calm offsets that end an event.
 const CALM_RUN: u32 = 4;
-/// Successive unanswered requests after which a silent ptp4l counts as starved.
+/// Number of successive unanswered requests after which a silent ptp4l counts as starved.
 const SILENT_RUN: u32 = 2;
 /// Time after which an event ends even if no offsets are measured, ns.
 const LONGEST_WITHOUT_OFFSETS: Ns = 10_000_000_000;
@@ -73,7 +73,7 @@ impl SyncEventKind {
     }
 }
 
-/// An event, reported when it begins, and again when the clock has been stable again.
+/// An event, reported when it begins and again when it ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SyncEvent {
@@ -105,7 +105,7 @@ struct Offsets {
     pending: Option<(Ns, Ns)>,
     calm: u32,
     calm_since: Ns,
-    /// Successive offsets far below the mean size.
+    /// Number of successive offsets far below the mean size.
     quiet: u32,
 }
 
@@ -380,7 +380,8 @@ fn open(track: &mut Track, found: &mut Found<'_>, kind: SyncEventKind, clock: &s
     }
 }
 
-/// Closes open events once the clock's offset has been stable again.
+/// Closes the open events once the clock's offset has been stable again, provided that its offset is still measured
+/// (`is_kept`).
 fn close(track: &mut Track, found: &mut Found<'_>, is_kept: bool) {
     let is_quiet = track.offsets.is_calm();
     let since = track.offsets.calm_since;

@@ -71,7 +71,7 @@ pub(crate) fn assemble(report: &mut ClockReport, phcs: &BTreeMap<u32, PhcOffset>
     report.links = links;
 }
 
-/// The grandmaster's time, derived from the system clock if that follows it.
+/// The grandmaster's time, derived from the system clock if the system clock follows the grandmaster.
 fn time_by_system(report: &ClockReport) -> Option<PtpTime> {
     let (grandmaster, bound) = report.grandmaster.zip(report.system_bound_ns)?;
     let bound_ns = bound.saturating_add(report.tie_error_ns);
@@ -95,7 +95,7 @@ fn time_by_phc(report: &ClockReport, phcs: &BTreeMap<u32, PhcOffset>) -> Option<
     report.ptp.iter().filter_map(time).min_by_key(|time| time.bound_ns)
 }
 
-/// The link from the clock that an instance of ptp4l steers to its master.
+/// The link between the clock that a ptp4l instance steers and its master.
 fn link_of(instance: &PtpInstance) -> Link {
     let follows = if instance.state == LinkState::Master { String::new() } else { instance.reference() };
     Link {

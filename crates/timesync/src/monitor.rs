@@ -49,7 +49,8 @@ pub enum GateError {
 }
 
 impl Monitor {
-    /// Starts the thread. With `required_ns`, an event is reported while the system clock exceeds this bound.
+    /// Starts the thread. With `required_ns`, an event is reported while the system clock exceeds this bound, once it
+    /// has been within the bound.
     pub fn start(options: SurveyOptions, required_ns: Option<Ns>) -> Self {
         let (shared, stop) = (Arc::new(Mutex::new(Shared::default())), Arc::new(AtomicBool::new(false)));
         let (its_shared, its_stop) = (shared.clone(), stop.clone());
@@ -73,7 +74,7 @@ impl Monitor {
         self.lock().latest.as_ref()?.grandmaster_time
     }
 
-    /// Number of readings that exceeded the required bound.
+    /// Number of readings at which the required bound was exceeded.
     pub fn broken(&self) -> u64 {
         self.lock().broken
     }

@@ -18,7 +18,7 @@ const MAX_LINKS: usize = 32;
 pub struct SyncSample {
     /// Start of the sample, `CLOCK_MONOTONIC`, ns.
     pub from_ns: Ns,
-    /// Its end, ns.
+    /// End of the sample, ns.
     pub until_ns: Ns,
     /// The clock.
     pub clock: String,

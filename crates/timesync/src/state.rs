@@ -106,7 +106,7 @@ pub struct PtpInstance {
     pub grandmaster_class: u8,
     /// clockAccuracy of the grandmaster: 33 (0x21) for 100 ns, 254 for unknown.
     pub grandmaster_accuracy: u8,
-    /// Steps to the grandmaster.
+    /// Number of steps from this clock to the grandmaster (stepsRemoved).
     pub steps_removed: u16,
     /// TAI − UTC, s; `None` if the grandmaster does not know it.
     pub utc_offset_s: Option<i16>,

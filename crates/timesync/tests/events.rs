@@ -28,7 +28,7 @@ struct World {
     now: Ns,
     synced: Ns,
     wander: f64,
-    /// Start of a fault, and the ns that it adds to the offset at a given time after its start.
+    /// Start of a fault, and the function that gives what it adds to the offset, ns, at a time after the start.
     fault: Option<(Ns, fn(Ns) -> Ns)>,
     instance: PtpInstance,
     utc_step: Ns,
@@ -143,7 +143,7 @@ fn a_day_of_noise_and_wander_has_no_event() {
 }
 
 /// Runs ten quiet minutes, then `inject`, then `restore` and a quiet minute. Returns the first event after `inject`,
-/// the time in which it was noticed, and the events that ended.
+/// the time until it was noticed, and the events that ended.
 fn after(inject: impl Fn(&mut World), restore: impl Fn(&mut World)) -> (SyncEvent, Ns, Vec<SyncEvent>) {
     let mut world = World::new(3, Shape::Gauss, 20.0, S);
     let mut detector = EventDetector::default();

@@ -110,8 +110,8 @@ impl Qemu {
         if !matches!(self.acceleration.as_str(), "kvm" | "tcg") {
             return Err(("acceleration", "kvm or tcg".into()));
         }
-        // Limits from QEMU's virtio_net_device_realize. The send queue has more than 256 descriptors only with
-        // vhost-user.
+        // Limits from QEMU's virtio_net_device_realize. Only with vhost-user can the send queue have more than 256
+        // descriptors.
         let sizes = 256..=1024;
         if self.queue_size.is_some_and(|size| !size.is_power_of_two() || !sizes.contains(&size)) {
             return Err(("queue_size", "256, 512 or 1024 descriptors".into()));

@@ -188,13 +188,13 @@ fn nic(topology: &Topology, guest: &Guest, qemu: &Qemu) -> String {
     nic.extend((guest.queues > 1).then_some(",mq=on"));
     nic.extend(vectors.map(|vectors| format!(",vectors={vectors}")));
     if let Some(size) = qemu.queue_size {
-        // Only vhost-user supports a send queue of more than 256 descriptors (QEMU's virtio_net_max_tx_queue_size).
+        // Among the back ends of this crate, only vhost-user supports a send queue of more than 256 descriptors (QEMU's
+        // virtio_net_max_tx_queue_size).
         let sending = if topology.has_vhost_user() { size } else { size.min(256) };
         nic += &format!(",rx_queue_size={size},tx_queue_size={sending}");
     }
     if topology.way == Way::Xdp {
-        // A redirected frame has no virtio-net header to request a checksum or segmentation, so the offloads are
-        // disabled.
+        // A redirected frame cannot request a checksum or segmentation, so the offloads are disabled.
         nic += ",csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ufo=off,guest_ecn=off,\
                 host_tso4=off,host_tso6=off,host_ufo=off,host_ecn=off";
     }
@@ -252,7 +252,8 @@ pub(crate) fn remove_node(
 
 /// Ends a guest's process: with SIGTERM, on which QEMU closes its disks, then with SIGKILL.
 pub(crate) fn end(program: &str, identity: Option<&Identity>) -> std::result::Result<Removed, String> {
-    // latpath was killed before it recorded the process: the shell, not yet QEMU, ended when its pipe closed.
+    // latpath was killed before it recorded the process: the shell, which had not yet become QEMU, ended when its pipe
+    // closed.
     let Some(Identity::Process { pid, start_ticks }) = identity else { return Ok(Removed::Absent) };
     if !is_running(*pid, *start_ticks) {
         return Ok(Removed::Absent);

@@ -36,7 +36,7 @@ pub struct Gap {
     pub what: String,
     /// The reason.
     pub why: &'static str,
-    /// The next points before and after the gap.
+    /// The nearest points that bridge the gap.
     pub bridged_by: String,
 }
 

@@ -23,7 +23,7 @@ pub enum Step {
     Complete,
 }
 
-/// An object that a topology makes. Its files are in latpath's own directories, except a macvtap's node.
+/// An object that a topology makes. Its files are in latpath's own directories.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Object {

@@ -61,7 +61,7 @@ pub(crate) fn build(builder: &mut Builder, topology: &Topology, host: &Host, tap
         fs::create_dir_all(&directory).doing(format!("make directory {}", directory.display()))?;
         Ok(Identity::Name)
     })?;
-    // Without this, a NIC receives only frames for its own address.
+    // Without this, the NIC drops unicast frames for other MAC addresses.
     builder.set(&host.netns, uplink, Value::Promiscuous(true))?;
     let (inward, outward) = match topology.vlan {
         None => (Task::default(), Task::default()),

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-/// Number of attempts to remove an instance; [`PAUSE`] is the time between them.
+/// How often the removal of an instance in use is tried again; [`PAUSE`] is the time between attempts.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 

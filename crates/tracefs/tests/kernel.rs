@@ -54,7 +54,7 @@ fn unique(what: &str) -> String {
     format!("latpath-test-{}-{what}", std::process::id())
 }
 
-/// The directory of the instances. If tracefs is not mounted, it stays mounted until the tests end.
+/// The directory of the instances. If tracefs is not mounted, a mount is kept open until the tests end.
 fn instances() -> Result<PathBuf, Failed> {
     static HELD: OnceLock<Tracefs> = OnceLock::new();
     let tracefs = HELD.get_or_init(|| Tracefs::open().expect("it was opened before"));

@@ -155,7 +155,7 @@ impl<'a> CaptureFile<'a> {
     /// The next packet as stored in the file, of any link type; `None` at the end.
     ///
     /// # Errors
-    /// The file is truncated in the middle of a packet, or damaged.
+    /// The file ends in the middle of a packet, or is damaged.
     pub fn next_record(&mut self) -> Result<Option<Record>, CaptureError> {
         let record = match &mut self.kind {
             Kind::Pcap(file, _) => file.next(&mut self.input),

@@ -73,12 +73,12 @@ impl Output {
         Ok(())
     }
 
-    /// Sends the first of these frames: as many as one system call accepts or, for redundant networks, as many as fit
-    /// into one. If one LAN is down, only its copies are lost.
+    /// Sends the first of these frames: as many as one system call accepts or, for redundant networks, up to [`MOST`]
+    /// with their copies. If one LAN is down, only its copies are lost.
     ///
     /// # Errors
-    /// The device, or the devices of both LANs, are down; a device vanished; a frame is too long; or another error of
-    /// the kernel.
+    /// The device, or the devices of both LANs, are down; a device vanished; a frame is too long; or the kernel reports
+    /// another error.
     pub(crate) fn send<'a>(&mut self, frames: impl Iterator<Item = &'a Outgoing> + Clone) -> Result<Sent, DeviceError> {
         let fill = |bytes: fn(&'a Outgoing) -> &'a [u8]| {
             let mut slices: [IoSlice<'a>; MOST] = std::array::from_fn(|_| IoSlice::new(&[]));

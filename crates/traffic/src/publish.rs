@@ -42,7 +42,7 @@ pub struct PublishOptions {
     pub duration: Option<Ns>,
     /// Number of frames after which sending stops.
     pub count: Option<u64>,
-    /// How long before a deadline to wait busily, ns.
+    /// How long before a deadline to busy-wait, ns.
     pub spin: Ns,
     /// Maximum number of frames per system call, at least 1.
     pub batch: usize,

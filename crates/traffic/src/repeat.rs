@@ -55,7 +55,8 @@ impl Repeated {
         repeated.frame(1_000_000_000).map(|_| repeated)
     }
 
-    /// Builds the next message; it announces that another follows within `next` ns.
+    /// Builds the next message. `next`: time to the message after it, ns, from which the interval that the message
+    /// announces is derived.
     fn frame(&self, next: Ns) -> Result<Vec<u8>, String> {
         let event_time = self.started.saturating_add(self.event_due);
         let packet = Outgoing { event: self.event, number: self.number, event_time, next, value: false };

@@ -28,7 +28,7 @@ pub enum ReplayError {
         /// Its number of packets.
         packets: u64,
     },
-    /// The capture contains packets of several interfaces, and none was chosen.
+    /// Several interfaces of the capture have packets, and none was chosen.
     #[error("{}: its packets are of several interfaces ({interfaces}), and each frame may be there several times: name the one to send \
              from: --pcap FILE,interface=NAME, or interface=* for all", path.display())]
     Interfaces {
@@ -90,7 +90,7 @@ pub struct Replay {
     round: u64,
     next: usize,
     sent: u64,
-    /// Packets of other protocols, which are not sent.
+    /// Packets of other protocols or interfaces, which are not sent.
     pub skipped: u64,
     /// Frames of Sampled Values that cannot be parsed, and are sent unchanged.
     pub unread: UnreadFrames,
@@ -99,13 +99,14 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Reads a capture; if it has several interfaces, only the chosen one. `pace`: `None` for the capture's own,
-    /// `Some(None)` for as fast as possible, `Some(Some(_))` for a rate of all frames together. `rounds`: whether to
-    /// repeat forever. `wrap`: the wrap of smpCnt; if `None`, it is determined from the capture.
+    /// Reads a capture; if several interfaces have packets, only those of the chosen one, or of all if all are chosen.
+    /// `pace`: `None` for the capture's own, `Some(None)` for as fast as possible, `Some(Some(_))` for a rate of all
+    /// frames together. `rounds`: whether to repeat forever. `wrap`: the wrap of smpCnt; if `None`, it is determined
+    /// from the capture.
     ///
     /// # Errors
-    /// The capture cannot be read, has no Sampled Values, is too large, or has several interfaces of which none is
-    /// chosen.
+    /// The capture cannot be read, has no Sampled Values, is too large, or has packets of several interfaces without a
+    /// choice.
     pub fn open(
         (path, interface): (&Path, Option<InterfaceChoice>),
         pace: Option<Option<Pace>>,

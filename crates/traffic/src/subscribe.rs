@@ -96,7 +96,8 @@ impl Subscription {
     /// Subscribes to these streams, or to all if none is named.
     ///
     /// # Errors
-    /// The first stream whose protocol is not listed, or whose key is not the protocol's own.
+    /// The protocol of a stream is not listed, or its key is not the protocol's own; the error is the first such
+    /// stream.
     pub fn new(streams: &[StreamSpec]) -> Result<Self, StreamSpec> {
         let is_own =
             |s: &StreamSpec| s.matcher.protocol().info().is_listed && s.key == StreamSpec::new(s.matcher.clone()).key;

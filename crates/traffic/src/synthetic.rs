@@ -38,7 +38,7 @@ pub struct Faults {
     pub every: Ns,
     /// Duration of a fault, ns; less than `every`.
     pub lasts: Ns,
-    /// Factor by which the currents are higher during a fault.
+    /// Factor by which a fault multiplies the currents.
     pub times: u32,
 }
 

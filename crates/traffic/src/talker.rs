@@ -25,7 +25,8 @@ const GRACE: Ns = 1_000_000_000;
 const REPORTS: Ns = 50_000_000;
 /// Minimum time between two sampled frames, ns.
 const SAMPLE_EVERY: Ns = 1_000_000;
-/// Maximum wait for a sampled frame's timestamps, ns; only then is another frame sampled.
+/// Maximum wait for a sampled frame's timestamps, ns. No other frame is sampled before they arrive or this time has
+/// passed.
 const STAMPS_TAKE: Ns = 100_000_000;
 /// Maximum number of discarded frames listed per stream; all are counted.
 const LISTED: usize = 100;
@@ -59,7 +60,7 @@ pub struct TalkOptions {
     pub duration: Option<Ns>,
     /// Number of frames after which the talker stops.
     pub count: Option<u64>,
-    /// How long to wait busily before a frame is handed over, ns.
+    /// How long to busy-wait before a frame is handed over, ns.
     pub spin: Ns,
 }
 
@@ -90,7 +91,7 @@ pub struct Talked {
     pub to_driver: Histogram,
     /// Sampled frames whose timestamps never arrived.
     pub unstamped: u64,
-    /// Send time of the newest frame, if the kernel rejected it.
+    /// Send time of the newest frame, if it counts as refused.
     newest_refused: Option<Ns>,
 }
 
@@ -103,7 +104,7 @@ struct Sampled {
     queued: bool,
 }
 
-/// Sends frames at set times.
+/// Sends frames at scheduled times.
 pub struct Talker {
     schedule: Schedule,
     streams: Vec<Template>,
@@ -210,7 +211,7 @@ impl Talker {
                 talked.late += 1;
                 result.late += 1;
             }
-            // Taken from a clock that cannot be set.
+            // Read from a clock that cannot be set.
             result.last = monotonic();
             if result.first == 0 {
                 result.first = result.last;
@@ -258,7 +259,7 @@ impl Talker {
         Ok(())
     }
 
-    /// Processes the available reports on sent frames: stamps and discarded frames.
+    /// Processes the available reports on sent frames: timestamps and discarded frames.
     fn take_reports(&mut self, result: &mut Punctuality) -> Result<(), DeviceError> {
         let (streams, talked, sampled) = (&self.streams, &mut self.talked, &mut self.sampled);
         let nic_times = &mut self.nic_times;

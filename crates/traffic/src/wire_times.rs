@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Maximum number of frames that wait for readings of the NIC's clock; further frames are skipped.
 const MOST_WAITING: usize = 1 << 20;
-/// Interval between the final readings.
+/// Pause before each of the final readings.
 const LAST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Counts of received frames, by the use of their NIC timestamps.
@@ -63,7 +63,7 @@ pub struct WireTimes<K> {
 
 impl<K> WireTimes<K> {
     /// Switches on the timestamps of a device in this thread's network namespace, using the journal; dropping the value
-    /// restores the setting. Returns `None` if the NIC does not timestamp received frames.
+    /// restores the setting. Returns `None` if the NIC does not timestamp received frames, or has no clock.
     ///
     /// # Errors
     /// The NIC's clock cannot be used, or its setting cannot be changed; the error is a sentence.
@@ -83,7 +83,7 @@ impl<K> WireTimes<K> {
         Ok(Some(times))
     }
 
-    /// Measures with this clock of a device's NIC.
+    /// Creates the measurement with this clock of a device's NIC.
     fn new(device: &str, mut clock: NicClock) -> Self {
         clock.read(monotonic());
         Self {

@@ -18,7 +18,7 @@ enum Kind {
     Vms,
     /// `guest`: the machine is a virtual machine.
     Guest,
-    /// `cpu:intel`, `cpu:amd` or `cpu:arm`: the maker of the CPU.
+    /// `cpu:intel`, `cpu:amd` or `cpu:arm`: the vendor of the CPU.
     Cpu(String),
     /// `driver:ice`: the place's network device has this driver.
     Driver(String),

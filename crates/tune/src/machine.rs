@@ -105,8 +105,9 @@ impl Machine {
         self.root().isolated_cpus()
     }
 
-    /// Completes the variables: unless the user has set them, the isolated CPUs are those that the running kernel
-    /// isolates, and the housekeeping CPUs are all others.
+    /// Completes the variables that the user has not set. The isolated CPUs are all except the housekeeping CPUs or,
+    /// without these, the ones that the running kernel isolates or runs without a tick; the housekeeping CPUs are all
+    /// except the isolated CPUs.
     pub fn complete(&self, mut variables: Variables) -> Variables {
         variables.cpus = self.online();
         if variables.isolated.is_none() {
@@ -127,7 +128,7 @@ impl Machine {
         self.root().text("proc/cpuinfo").unwrap_or_default()
     }
 
-    /// Maker of the CPU: `intel`, `amd` or `arm`; `None` for others.
+    /// Vendor of the CPU: `intel`, `amd` or `arm`; `None` for others.
     pub(crate) fn cpu_maker(&self) -> Option<&'static str> {
         let info = self.cpuinfo();
         match () {

@@ -164,8 +164,8 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Whether a place belongs to an interrupt that is served by one of these CPUs, and is not one of the user's
-    /// devices'.
+    /// Whether a place belongs to an interrupt that is served by one of these CPUs and does not belong to one of the
+    /// user's devices.
     fn is_other_interrupt(&self, place: &Located, cpus: &str, is_managed: bool) -> bool {
         let root = self.machine.root();
         let Some(number) = self.interrupt_of(place).filter(|number| !self.interrupts.contains_key(number)) else {

@@ -42,8 +42,9 @@ impl<'a> Tuning<'a> {
         Self { machine, journal, undoer: machine.undoer() }
     }
 
-    /// Applies a plan. Each old value is recorded in the journal before it is changed. If a step fails or disturbs the
-    /// watched traffic, or `stop` is set, all changes of this call are reverted; `options` can force steps.
+    /// Applies a plan. Each old value is recorded in the journal before it is changed. All changes of this call are
+    /// reverted if a step fails or disturbs the watched traffic, or if `stop` is set; with [`ApplyOptions::force`], the
+    /// apply continues after such a step.
     ///
     /// # Errors
     /// The plan was read from JSON, another process is applying the same profile, the journal cannot be written, or the
@@ -136,8 +137,8 @@ impl<'a> Tuning<'a> {
         let (mut refused, mut saved_devices) = (Vec::new(), BTreeMap::new());
         for round in 0..MOST_ROUNDS {
             let Some(plan_of_round) = next.take() else { break };
-            // Identified first, because a step may move a device to another namespace, which changes its interrupts'
-            // numbers.
+            // Owners are identified before the steps, because a step may move a device to another namespace, which
+            // changes its interrupts' numbers.
             let owners = self.owners(&plan_of_round);
             for (step, owners) in plan_of_round.steps.iter().zip(&owners) {
                 let stopped = |cause: StopCause, why: String| Stopped { cause, step: step.name(), why };
@@ -187,8 +188,8 @@ impl<'a> Tuning<'a> {
     }
 
     /// Before a step that flaps a device's link, records in the journal the values that the flap may reset.
-    /// `saved_devices` contains the devices whose values have been recorded; its value tells whether those that a move
-    /// resets were included.
+    /// `saved_devices` maps the devices whose values have been recorded to whether those that a move resets were
+    /// included.
     fn save_what_is_reset(
         &self,
         step: &Planned,
@@ -224,7 +225,7 @@ impl<'a> Tuning<'a> {
         Ok(())
     }
 
-    /// The steps that are needed again after a round, except those that failed in it.
+    /// The steps that are needed after a round, except those for settings that were refused.
     fn what_was_reset(&self, before: &Plan, refused: &[Setting]) -> Result<Plan, TuneError> {
         let mut again = plan(&before.of, &before.variables, &self.machine.again())?;
         again.steps.retain(|step| !refused.contains(&step.setting));

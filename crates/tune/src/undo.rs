@@ -82,7 +82,7 @@ struct Changed<'a> {
     owner: &'a Identity,
     /// The oldest value.
     original: &'a str,
-    /// All values that the setting had since the first change.
+    /// All values that the setting has had since before the first change.
     values: Vec<&'a str>,
     /// Whether the last step only saved the value before a flap, which may have reset it since.
     is_saved: bool,
@@ -141,7 +141,7 @@ impl Undo for Tunings {
     }
 }
 
-/// The settings of an entry, the last changed first.
+/// The settings of an entry, most recently changed first.
 fn changed(steps: &[Change]) -> Result<Vec<Changed<'_>>, String> {
     let mut all: Vec<Changed> = Vec::new();
     for step in steps {

@@ -75,7 +75,7 @@ impl Variables {
     /// Replaces the variables in a text.
     ///
     /// # Errors
-    /// The name of a variable that is not set.
+    /// A variable is not set; the error is its name.
     pub(crate) fn fill(&self, text: &str, interface: Option<&str>) -> Result<String, String> {
         self.fill_with(text, interface, &|_| None)
     }

@@ -113,7 +113,7 @@ impl Observed {
         self.latencies.iter().map(|(.., count)| count).sum()
     }
 
-    /// The upper end of the range that contains this percentile, in thousandths.
+    /// The upper end, ns, of the range that contains this percentile, which is given in thousandths.
     fn percentile(&self, thousandths: u64) -> Option<Ns> {
         let rank = (self.count() * thousandths).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -154,7 +154,7 @@ impl Baseline {
         Ok(Self { observed, threshold_ns, late })
     }
 
-    /// Judges the effect of a change from an observation that began just before it.
+    /// Judges the effect of a change from an observation that began before it.
     pub fn judge(&self, after: &Observed) -> Effect {
         let late = after.over(self.threshold_ns);
         let share = after.elapsed_ns as f64 / self.observed.elapsed_ns.max(1) as f64;

@@ -44,7 +44,8 @@ fn main() -> ExitCode {
     ])
 }
 
-/// The device's name. It is unique on the machine, because the namespace named after it is visible to all processes.
+/// The device's name. It must be unique on the machine, because the namespace named after it is visible to all
+/// processes.
 fn device() -> String {
     format!("lpt{}", std::process::id())
 }

@@ -40,7 +40,7 @@ impl Descriptors {
     /// Reads the descriptors of a process.
     ///
     /// # Errors
-    /// /proc does not permit it.
+    /// The process has ended, or this user may not read its descriptors.
     pub fn read(root: &Root, pid: u32) -> io::Result<Self> {
         let mut found = Self::default();
         for fd in root.numbers(&format!("proc/{pid}/fd"), MOST)? {

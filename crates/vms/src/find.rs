@@ -74,7 +74,7 @@ pub fn find() -> Result<Guests, Error> {
     let namespaces = std::cell::OnceCell::new();
     let all = || namespaces.get_or_init(Netns::all);
     let ask = |inode: Inode| interfaces(all().get(&inode)?).ok();
-    // The own namespace comes first.
+    // This process's own namespace comes first.
     let others = || all().keys().copied().filter(|inode| Some(*inode) != own);
     let all = || own.into_iter().chain(others()).collect();
     let ports = std::cell::OnceCell::new();
@@ -134,7 +134,7 @@ fn adopt(root: &Root, tid: u32, stat: &Stat, isolated: &Cpus, vms: &mut [Vm]) {
     for vm in vms {
         let owner = |number: u32| vm.threads.iter().any(|thread| thread.tid == number);
         if let Some(mut thread) = threads::of_kernel(root, tid, stat.clone(), owner, isolated) {
-            // Unless there is a vsock device: its worker has the same name.
+            // A guest with a vsock device is left out, because that device's worker has the same name.
             if thread.role == Role::Vhost && vm.vhost_vsock == 0 {
                 thread.serves = only_tap(vm.taps.iter());
             }
@@ -244,7 +244,7 @@ fn served(descriptors: &Descriptors, taps: &[(Tap, Vec<u32>)], role: Role, fd: O
     by_fd().or_else(|| only_tap(taps.iter().map(|(tap, _)| tap)).filter(|_| is_net))
 }
 
-/// The tap that vhost serves; `None` if there are several.
+/// The tap that vhost serves; `None` if there is none, or several.
 fn only_tap<'a>(taps: impl Iterator<Item = &'a Tap>) -> Option<String> {
     let mut served = taps.filter(|tap| tap.vhost != Some(false));
     let only = served.next()?;

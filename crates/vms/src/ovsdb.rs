@@ -1,5 +1,5 @@
-//! Finds the Open vSwitch bridge of a port. The kernel has a single datapath for all bridges; ovsdb-server, which
-//! answers on a socket (RFC 7047), has the assignment to bridges.
+//! Finds the Open vSwitch bridge of a port. The kernel has a single datapath for all bridges; which port belongs to
+//! which bridge is known to ovsdb-server, which answers on a socket (RFC 7047).
 
 use crate::text::plain;
 use latpath_linux::proc::Root;

@@ -45,7 +45,8 @@ pub fn find(root: &Root, vms: &mut [Vm]) {
     }
 }
 
-/// The peer of the process's socket with this path. Only the accepted end of a connection has the path as its name.
+/// The peer of the process's socket that is connected through this path. Only the accepted end of a connection has the
+/// path as its name, and that end may be either socket.
 fn other_end(own: &[u32], sockets: &HashMap<u32, UnixSocket>, path: &str) -> Option<u32> {
     let is_at = |inode: &u32| sockets.get(inode).is_some_and(|(name, _)| name.as_deref() == Some(path));
     own.iter().find_map(|inode| {

@@ -3,7 +3,7 @@
 /// Maximum number of characters.
 const MOST_LETTERS: usize = 256;
 
-/// Escapes control codes and invisible characters (as `\u{1b}`), and truncates the text at 256 characters.
+/// Escapes control codes and invisible characters (e.g. as `\u{1b}`), and truncates the text to 256 characters.
 pub fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(MOST_LETTERS));
     for (place, letter) in text.chars().enumerate() {

@@ -28,9 +28,10 @@ pub struct Vm {
     pub machine: Option<String>,
     /// Accelerator.
     pub accel: Accel,
-    /// Number of vCPUs at the start, or in KVM.
+    /// Number of vCPUs that are open in KVM or, if unknown, with which the VM was started; otherwise the number of vCPU
+    /// threads.
     pub vcpus: Option<u32>,
-    /// Memory at the start, bytes.
+    /// Memory with which the VM was started, bytes.
     pub memory_bytes: Option<u64>,
     /// Inode number of the process's network namespace; `None` if unreadable. A tap may be in another one.
     pub netns: Option<u32>,
@@ -185,7 +186,7 @@ pub struct Thread {
     pub nice: i32,
     /// Which of its CPUs are excluded from scheduler load balancing: all, some or none.
     pub isolated: Isolated,
-    /// Whether no other thread, except kernel threads, may run on its CPUs.
+    /// Whether no other thread may run on its CPUs. Kernel threads do not count, except those that work for a guest.
     pub alone: bool,
 }
 

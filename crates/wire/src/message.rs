@@ -50,7 +50,7 @@ pub struct Message<'c> {
 /// queue includes all headers from the link layer on: the bytes that the program sent are its **last** ones.
 ///
 /// # Errors
-/// The kernel's error; `EAGAIN` if there is no packet.
+/// The packet cannot be read; `EAGAIN` if there is none.
 pub fn receive<'c>(
     fd: BorrowedFd<'_>,
     data: &mut [u8],
@@ -82,7 +82,7 @@ pub fn receive<'c>(
 /// received over IP, its sender. `flags` are those of recvfrom(2).
 ///
 /// # Errors
-/// The kernel's error; `EAGAIN` if there is no packet.
+/// The packet cannot be read; `EAGAIN` if there is none.
 #[inline]
 pub fn receive_from(fd: BorrowedFd<'_>, data: &mut [u8], flags: i32) -> io::Result<(usize, Option<SocketAddr>)> {
     // SAFETY: all zeros is a valid address.
@@ -113,7 +113,7 @@ pub enum Queued {
 /// Calls `each` with the timestamps of sent packets in a socket's error queue; otherwise as [`error_queue`].
 ///
 /// # Errors
-/// The kernel's error, except that of an empty queue.
+/// The error queue cannot be read. An empty queue is not an error.
 pub fn sent_stamps(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -133,7 +133,7 @@ pub fn sent_stamps(
 /// messages read, including other errors. `buffer` must have room for a packet.
 ///
 /// # Errors
-/// The kernel's error, except that of an empty queue.
+/// The error queue cannot be read. An empty queue is not an error.
 pub fn error_queue(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],

@@ -93,7 +93,7 @@ impl PacketSocket {
     /// Opens a socket on `device`. A listening socket receives nothing until it is started.
     ///
     /// # Errors
-    /// The device cannot be used, or another error of the kernel.
+    /// The device cannot be used, or the socket cannot be set up.
     pub fn open(device: &str, listen: Listen) -> Result<Self, DeviceError> {
         Self::on(Device::open(device)?, listen)
     }
@@ -101,7 +101,7 @@ impl PacketSocket {
     /// As [`Self::open`], for a device that has already been opened.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The socket cannot be set up.
     pub fn on((device, socket): (Device, net::PacketSocket), listen: Listen) -> Result<Self, DeviceError> {
         let protocol = match &listen {
             Listen::No => 0,
@@ -151,7 +151,7 @@ impl PacketSocket {
     /// Starts receiving frames.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The socket cannot be bound to the device.
     pub fn start(&self) -> Result<(), DeviceError> {
         self.socket.bind(self.device.index, self.protocol).map_err(|e| self.device.failed("binding", e))
     }
@@ -167,7 +167,7 @@ impl PacketSocket {
     /// Sets the priority of sent frames (`SO_PRIORITY`), which determines a qdisc's queue.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The kernel refuses the priority.
     pub fn set_priority(&self, priority: u8) -> Result<(), DeviceError> {
         let set = set_option(self.fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, &i32::from(priority));
         set.map_err(|cause| self.refused("setting its priority", cause))
@@ -199,7 +199,7 @@ impl PacketSocket {
     /// Makes the device accept these group addresses, until the socket closes.
     ///
     /// # Errors
-    /// Too many groups, or the kernel's error.
+    /// The kernel refuses a group, e.g. because there are too many.
     pub fn join(&self, groups: &Groups) -> Result<(), DeviceError> {
         let add = |kind, mac| {
             let joined = self.socket.join(self.device.index, kind, mac);
@@ -216,7 +216,7 @@ impl PacketSocket {
     /// tracepoint `net_dev_start_xmit`, so latpath has no `tx` point on this device.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The kernel refuses the option.
     pub fn bypass_qdisc(&self) -> Result<(), DeviceError> {
         self.option("passing by the queueing discipline", libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
     }
@@ -225,7 +225,7 @@ impl PacketSocket {
     /// switched on. The timestamps are used by other programs, which follow the packets; here they are only counted.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The kernel refuses the option.
     pub fn sample_tx_stamps(&mut self) -> Result<(), DeviceError> {
         // The frame's bytes are not returned, and each frame requests its own timestamp.
         let flags = libc::SOF_TIMESTAMPING_RAW_HARDWARE | libc::SOF_TIMESTAMPING_OPT_TSONLY;
@@ -242,7 +242,7 @@ impl PacketSocket {
     /// Sends frames in a single system call. The kernel may accept only some of them; call again with the rest.
     ///
     /// # Errors
-    /// The device is down or vanished, a frame is too long, or another error of the kernel.
+    /// The device is down or has vanished, a frame is too long, or sending fails for another reason.
     pub fn send(&mut self, frames: &[IoSlice<'_>]) -> Result<Sent, DeviceError> {
         let headers = &mut self.headers.0;
         while headers.len() < frames.len() {
@@ -296,7 +296,8 @@ impl PacketSocket {
     }
 }
 
-/// Converts the error of a system call that sent a frame of `len` bytes; `None` if the call is to be repeated.
+/// Converts the error of a system call that failed to send a frame of `len` bytes; `None` if the call is to be
+/// repeated.
 pub(crate) fn send_error(device: &Device, e: io::Error, len: usize) -> Option<Result<Sent, DeviceError>> {
     Some(match e.raw_os_error() {
         Some(libc::EINTR) => return None,
@@ -345,7 +346,7 @@ impl CopyReceiver {
     /// Waits at most 100 ms for frames, calls `take` with each, and returns their number.
     ///
     /// # Errors
-    /// The device is down or vanished, or another error of the kernel.
+    /// The device is down or has vanished, or receiving fails for another reason.
     pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
         let parts = self.vectors.iter_mut().zip(&mut self.control);
         for (header, (vector, control)) in self.headers.iter_mut().zip(parts) {

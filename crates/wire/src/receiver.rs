@@ -17,11 +17,11 @@ impl Receiver {
     /// Starts receiving on this socket, from a ring if `ring` is set.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The ring cannot be made, or the socket cannot be bound to the device.
     pub fn new(socket: PacketSocket, ring: bool) -> Result<Self, DeviceError> {
         let receiver =
             if ring { Self::Ring(RingReceiver::new(socket)?) } else { Self::Copy(CopyReceiver::new(socket)) };
-        // Started only now: frames that arrived before the ring exists would be lost without being counted.
+        // Started only now: frames that arrive before the ring exists would be lost without being counted.
         receiver.socket().start()?;
         Ok(receiver)
     }
@@ -36,7 +36,7 @@ impl Receiver {
     /// Waits at most 100 ms for frames, calls `take` with each, and returns their number.
     ///
     /// # Errors
-    /// The device is down or vanished, or another error of the kernel.
+    /// The device is down or has vanished, or receiving fails for another reason.
     pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
         match self {
             Self::Copy(r) => r.receive(take),
@@ -47,7 +47,7 @@ impl Receiver {
     /// Calls `take` with all frames that arrived before this call, so that nothing is lost at the end.
     ///
     /// # Errors
-    /// The device is down or vanished, or another error of the kernel.
+    /// The device is down or has vanished, or receiving fails for another reason.
     pub fn drain(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<(), DeviceError> {
         let (end, mut beyond) = (realtime(), false);
         while !beyond {

@@ -41,7 +41,7 @@ impl RingReceiver {
     /// Maps a ring of 16 MiB for this socket: 8192 slots at the usual MTU.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The ring cannot be made or mapped.
     pub fn new(socket: PacketSocket) -> Result<Self, DeviceError> {
         let version = libc::tpacket_versions::TPACKET_V2 as i32;
         socket.option("choosing the ring's version", libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
@@ -68,7 +68,7 @@ impl RingReceiver {
     /// Waits at most 100 ms for frames, calls `take` with each available one, and returns their number.
     ///
     /// # Errors
-    /// The device is down or vanished, or another error of the kernel.
+    /// The device is down or has vanished, or receiving fails for another reason.
     pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
         let count = self.receive_available(take);
         if count > 0 {

@@ -128,7 +128,8 @@ impl PacketSocket {
     /// etf discards ([`crate::Queued::Discarded`]).
     ///
     /// # Errors
-    /// A privilege is missing (CAP_NET_ADMIN for clocks other than `CLOCK_MONOTONIC`), or another error of the kernel.
+    /// A privilege is missing (CAP_NET_ADMIN for clocks other than `CLOCK_MONOTONIC`), or the kernel refuses the option
+    /// for another reason.
     pub fn announce_send_times(&self, clock: SendClock, mode: TxTimeMode) -> Result<(), DeviceError> {
         let deadline = if mode == TxTimeMode::Deadline { libc::SOF_TXTIME_DEADLINE_MODE } else { 0 };
         let flags = deadline | libc::SOF_TXTIME_REPORT_ERRORS;

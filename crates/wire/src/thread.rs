@@ -51,7 +51,7 @@ pub struct WakeUp {
     pub waited: bool,
 }
 
-/// Sleeps until `deadline` (`CLOCK_MONOTONIC`, ns), waiting busily for the last `spin` ns. `None` if `stop` was set,
+/// Sleeps until `deadline` (`CLOCK_MONOTONIC`, ns), busy-waiting for the last `spin` ns. `None` if `stop` was set,
 /// which is checked on every signal and at least every 100 ms.
 pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<WakeUp> {
     wait_until_by(ClockId::CLOCK_MONOTONIC, deadline, spin, stop)
@@ -84,7 +84,7 @@ pub fn wait_until_by(clock: ClockId, deadline: Ns, spin: Ns, stop: &AtomicBool) 
 /// Sets the calling thread to SCHED_FIFO at `priority` (1 to 99).
 ///
 /// # Errors
-/// The kernel refuses it.
+/// The kernel refuses the policy or the priority.
 pub fn set_fifo(priority: u8) -> Result<(), ThreadError> {
     let param = libc::sched_param { sched_priority: i32::from(priority) };
     // SAFETY: `param` outlives the call; pid 0 is the calling thread.
@@ -137,7 +137,7 @@ impl CpuLatencyRequest {
 /// Locks all present and future memory of the process.
 ///
 /// # Errors
-/// The kernel refuses it.
+/// The kernel refuses to lock the memory.
 pub fn lock_memory() -> Result<(), ThreadError> {
     // SAFETY: takes flags only.
     match unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } {

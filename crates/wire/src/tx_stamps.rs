@@ -97,7 +97,7 @@ impl TxStamps {
     /// Reads the timestamps that have arrived at a socket that receives no others.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The error queue cannot be read.
     pub(crate) fn collect(&mut self, fd: BorrowedFd<'_>, control: &mut Control) -> io::Result<()> {
         let mut arrived = 0;
         if self.is_pending() {

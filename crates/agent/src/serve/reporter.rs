@@ -9,11 +9,11 @@ use latpath_linux::background::Background;
 use latpath_model::{Ns, Sighting, Source};
 use std::time::{Duration, Instant};
 
-/// Interval of reporting tables and totals.
+/// Interval between reports of the tables and totals.
 const TOTALS_EVERY: Duration = Duration::from_millis(200);
-/// Interval of reporting the agent's cost.
+/// Interval between reports of the agent's cost.
 const COST_EVERY: Duration = Duration::from_secs(1);
-/// Interval of reading the source's notes.
+/// Interval between reads of the source's notes.
 const NOTES_EVERY: Duration = Duration::from_secs(1);
 /// Minimum interval between messages that contain only a watermark.
 const WATERMARK_EVERY: Duration = Duration::from_millis(40);

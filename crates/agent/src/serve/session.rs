@@ -23,12 +23,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{channel, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// Maximum size of queued bytes for the host; above it, the source is not drained (the kernel's ring then fills and
+/// Maximum number of bytes queued for the host; above it, the source is not drained (the kernel's ring then fills and
 /// counts drops).
 const MAX_WAITING: usize = 4 << 20;
 /// Maximum number of queued time requests.
 const MAX_TIME_REQUESTS: usize = 256;
-/// Interval of reading the hypervisor's clock.
+/// Interval between readings of the hypervisor's clock.
 const PAIR_EVERY: Duration = Duration::from_millis(250);
 /// Number of chunks written before reading from the host again.
 const PIECES: usize = 8;
@@ -39,7 +39,7 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 struct Attachment<S> {
     /// The machine's settings, if requested.
     settings: Option<MachineReading>,
-    /// The list of its virtual machines, if requested.
+    /// The list of the machine's virtual machines, if requested.
     vms: Vec<VmList>,
     attached: Result<Attached<S>, String>,
 }
@@ -373,7 +373,7 @@ where
         Ok(())
     }
 
-    /// Forwards the command's exit code, and as much of its output as the queue has room for.
+    /// Forwards the command's output, as far as the queue has room, and its exit code.
     fn pass_on_command(&mut self) {
         while self.out.waiting() <= MAX_WAITING {
             let Some(command) = &mut self.command else { return };

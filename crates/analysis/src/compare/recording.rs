@@ -11,7 +11,7 @@ use latpath_stats::{Band, PatternKind, SegmentFigures, Summary, Tracks};
 /// Options for reading a run for a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct RecordingOptions {
-    /// The journeys that count.
+    /// The journeys from which the figures are computed.
     pub select: Select,
     /// Threshold of late packets, ns; `None` for the recording's own.
     pub threshold_ns: Option<Ns>,

@@ -31,7 +31,7 @@ pub enum PacketSelector {
     },
 }
 
-/// A time with its tolerance: half the unit of the last digit, at least a tenth of a second.
+/// A time with its tolerance, which follows from its last digit; at least a tenth of a second to each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     when: Clock,
@@ -110,8 +110,8 @@ impl At {
         }
     }
 
-    /// Sets the tolerance. If the user truncated the time, the packet may be up to one unit of the last digit later; if
-    /// the time was rounded, up to half a unit earlier.
+    /// Sets the tolerance: at least a tenth of a second to each side. The packet may be up to one unit of the last
+    /// digit later, if the user truncated the time; if it was rounded to decimals, up to half a unit earlier.
     fn around(when: Clock, ns: Ns, text: &str) -> Self {
         let decimals = text.rsplit_once('.').map_or(0, |(_, decimals)| decimals.len().min(9) as u32);
         let unit = 10_i64.pow(9 - decimals);

@@ -167,7 +167,7 @@ pub fn idle_state(notation: &Notation, name: Option<&str>, number: Option<u64>) 
     Some(format!("idle state {shown}"))
 }
 
-/// The reason of a vCPU's exit: ` (npf)`, ` (mostly io)`; its number if it has no name.
+/// The reason for a vCPU's exit: ` (npf)`, ` (mostly io)`; its number if it has no name.
 fn reason(notation: &Notation, notes: &[(Note, Ns)], number: Option<u64>) -> String {
     let name = |(note, ns): &(Note, Ns)| match note {
         Note::ExitReason(name) => Some((*name, *ns)),
@@ -263,7 +263,7 @@ pub fn place_of_row(hop: (u16, u16), context: &RunContext) -> String {
     format!("{}→{}", name(hop.0), name(hop.1))
 }
 
-/// A packet in one line: `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20
+/// A packet on one line: `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20
 /// ms behind …`.
 pub fn one_line(notation: &Notation, explained_packet: &ExplainedPacket, context: &RunContext) -> String {
     let total = notation.duration(explained_packet.attribution.time_ns);

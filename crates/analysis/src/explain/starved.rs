@@ -55,8 +55,8 @@ fn in_capture(capture: &Capture, event: &SyncEvent) -> Option<(Ns, String)> {
     Some((waited, format!("{text} (capture {})", capture.number)))
 }
 
-/// The longest wait of a thread named ptp4l in the window, ns, and a sentence that names the threads that ran on its
-/// CPU in the meantime.
+/// The longest wait of a thread named ptp4l in the window, ns, and a sentence that gives the reason: the threads that
+/// ran on its CPU in the meantime, or the CPU quota of its control group.
 fn longest_wait(snapshot: &Snapshot) -> Option<(Ns, String)> {
     let (names, timeline) = (snapshot.names(), Timeline::of(&snapshot.window));
     let tiles = names.called(PTP4L).into_iter().flat_map(|pid| timeline.thread(pid).into_iter().map(move |t| (pid, t)));

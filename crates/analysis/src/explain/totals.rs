@@ -7,7 +7,7 @@ use latpath_model::{Ns, HOST};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Share of the excess, per mille, above which latpath's own threads cause a warning.
+/// Minimum share of the excess, per mille, for a warning about latpath's own threads.
 const WORTH_A_WARNING_PER_MILLE: i128 = 50;
 
 /// Total of one cause over all late packets.

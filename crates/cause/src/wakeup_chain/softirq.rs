@@ -28,7 +28,7 @@ impl WakeupChain<'_> {
             by,
             Some(Context::Timer { .. } | Context::Interrupt { doing: Doing::Vector(Vector::LocalTimer), .. })
         );
-        // Packet steering: another CPU may have called this one; without an interrupt, if this CPU polled while idle.
+        // RPS: another CPU may have called this one with an IPI, or without one if this CPU polled while idle.
         let unasked = vector == NET_RX && matches!(by, Some(Context::Nobody { doing: Doing::Idle { .. }, .. }));
         let called = unasked || vector == NET_RX && matches!(by, Some(Context::Interrupt { .. }));
         if !timer && !called {

@@ -191,7 +191,8 @@ impl WakeupChain<'_> {
     }
 
     /// Adds a sleep. Returns the waker's context, in which the chain continues; `None` if the chain continues in this
-    /// row, because the sleep had nothing to do with the packet.
+    /// row, because the thread did not sleep until the waker passed on the packet: it was stopped, slept until a timer,
+    /// or waited in the middle of its own work.
     fn slept(
         &mut self,
         pid: u32,

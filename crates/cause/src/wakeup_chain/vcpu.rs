@@ -17,9 +17,9 @@ pub(crate) struct Call<'c> {
     pub carriers: &'c [u32],
     /// Whether the guest's record does not go back far enough; then the vCPU's first wakeup counts, not its last.
     pub blind: bool,
-    /// Template of intervals in which the vCPU runs.
+    /// Template for intervals in which the vCPU runs.
     pub inside: &'c CauseInterval,
-    /// Template of intervals in which the state of the vCPU's thread is unknown.
+    /// Template for intervals in which the state of the vCPU's thread is unknown.
     pub unknown: &'c CauseInterval,
 }
 
@@ -28,9 +28,9 @@ pub(crate) struct Call<'c> {
 pub(crate) struct Hold<'h> {
     /// ID of the vCPU's thread.
     pub vcpu: u32,
-    /// Template of intervals in which the thread runs its guest.
+    /// Template for intervals in which the thread runs its guest.
     pub inside: &'h CauseInterval,
-    /// Template of intervals in which the thread's state is unknown.
+    /// Template for intervals in which the thread's state is unknown.
     pub unknown: &'h CauseInterval,
     /// Cause while the thread sleeps although the guest did not halt.
     pub asleep: Cause,

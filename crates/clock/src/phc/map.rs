@@ -66,8 +66,8 @@ impl PhcMap {
         found
     }
 
-    /// Whether all times up to this `CLOCK_MONOTONIC` time can be mapped, and later readings will not improve their
-    /// mapping.
+    /// Whether all times up to this `CLOCK_MONOTONIC` time are mapped as well as they ever can be, because later
+    /// readings change nothing.
     pub fn is_known_at(&self, monotonic: Ns) -> bool {
         self.settled().is_some_and(|reading| reading.monotonic_ns >= monotonic)
     }

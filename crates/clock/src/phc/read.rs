@@ -29,9 +29,9 @@ pub struct Reading {
 pub enum Method {
     /// The hardware latches both times simultaneously.
     Precise,
-    /// The driver reads the system's time directly before and after the register.
+    /// The driver reads the system time directly before and after the register.
     Extended,
-    /// The kernel reads the system's time before and after it calls the driver.
+    /// The kernel reads the system time before and after it calls the driver.
     Basic,
 }
 
@@ -66,7 +66,7 @@ pub enum PhcError {
         index: u32,
         /// The operation that failed.
         doing: &'static str,
-        /// The kernel's error.
+        /// Error returned by the kernel.
         cause: io::Error,
     },
 }
@@ -76,7 +76,7 @@ pub trait Reader: Send {
     /// Reads both clocks.
     ///
     /// # Errors
-    /// The kernel's error, or an error if the time of day was set during the reading.
+    /// The kernel cannot read the clock, or the time of day was set during the reading.
     fn read(&mut self) -> io::Result<Reading>;
 }
 

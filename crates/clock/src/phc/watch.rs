@@ -22,7 +22,7 @@ const UNKNOWN_PPB: i64 = 1_000_000;
 
 /// Change of rate from one second to the next above which it is a disturbance, ppb (1 µs per second).
 pub const SWING_PPB: i64 = 1_000;
-/// Apparent change of rate between two readings above which it is a step, ppb.
+/// Apparent change of rate between two readings above which the clock was stepped or its rate changed, ppb.
 const STEP_PPB: i64 = 100_000;
 
 /// A disturbance of a clock.

@@ -14,10 +14,10 @@ pub fn normal(noise: &mut Noise) -> f64 {
     (-2.0 * noise.unit().ln()).sqrt() * (std::f64::consts::TAU * noise.unit()).cos()
 }
 
-/// Variation between recordings. Each of three segments has log-normal times (width 0.3) around 60, 120 and 180 µs.
+/// How synthetic recordings vary. Each has three segments, with log-normal times (width 0.3) around 60, 120 and 180 µs.
 #[derive(Clone, Copy, Debug)]
 pub struct Variation {
-    /// Seconds of each recording.
+    /// Duration of each recording, s.
     pub seconds: u64,
     /// Packets per second.
     pub rate: u64,

@@ -6,14 +6,14 @@ use latpath_compare::estimate::Estimate;
 use latpath_compare::{compare, Recording, SIGNIFICANCE};
 use latpath_testkit::Noise;
 
-/// Number of comparisons that reported a difference.
+/// Numbers of comparisons that reported a difference.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Named {
     /// In any segment.
     pub any: usize,
     /// In a segment that was not shifted.
     pub elsewhere: usize,
-    /// In the p99 of the shifted segment, as slower.
+    /// In the p99 of the shifted segment.
     pub p99: usize,
     /// In the p99 of any segment, if recordings and blocks of seconds were resampled instead (the 2.5 % and 97.5 %
     /// quantiles of 400 resampled differences).

@@ -24,7 +24,7 @@ struct Trace {
 }
 
 impl Trace {
-    /// Mounts tracefs. The calling thread gets its own mount namespace, which it cannot leave, so it should end soon.
+    /// Mounts tracefs. The calling thread gets its own mount namespace and stays in it, so it should end soon.
     fn start() -> nix::Result<Self> {
         unshare(CloneFlags::CLONE_NEWNS)?;
         const NONE: Option<&str> = None;

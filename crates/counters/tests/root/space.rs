@@ -25,7 +25,7 @@ pub fn counted(space: &Space, call: impl FnOnce() -> Result<(), Failed>) -> Resu
     Err(format!("not read: {:?}", difference.unread).into())
 }
 
-/// Sampled Values' ethertype.
+/// EtherType of Sampled Values.
 pub const SV: u16 = 0x88ba;
 
 /// struct sockaddr_ll

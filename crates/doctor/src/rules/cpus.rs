@@ -35,9 +35,9 @@ pub(super) fn no_housekeeping(machine: &Machine) -> Vec<Hit> {
     }]
 }
 
-/// CPUs that should be isolated on a machine where none is: those already reserved, if any; otherwise the last CPUs,
-/// one per vCPU, but at least a quarter of the CPUs, and at least one, is left to the host. `None` without virtual
-/// machines, and with a single CPU.
+/// CPUs that should be isolated on a machine where none is: those already reserved, if any. Otherwise the last CPUs,
+/// one per vCPU, but at least a quarter of the CPUs, and at least one, is left to the host; `None` without virtual
+/// machines, or with a single CPU.
 pub(crate) fn to_isolate(placement: &Placement) -> Option<Cpus> {
     let reserved = placement.reserved();
     if !reserved.is_empty() {

@@ -8,7 +8,7 @@ use latpath_settings::{Disturbs, Setting};
 
 /// Maximum share of packets without a matching flow, percent: the first packet of each connection has none.
 const MOST_MISSED: u64 = 5;
-/// Minimum number of a datapath's packets from which that share is judged.
+/// Minimum number of packets of a datapath for this share to be judged.
 const LEAST_PACKETS: u64 = 10_000;
 
 pub(super) fn slow_path(machine: &Machine) -> Vec<Hit> {

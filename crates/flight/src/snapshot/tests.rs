@@ -30,7 +30,7 @@ fn snapshots() -> impl Strategy<Value = Snapshot> {
         let numbered = cpus.into_iter().map(|(cpu, record)| CpuRecord { cpu, ..record });
         numbered.collect::<Vec<_>>()
     });
-    // Sanitised, as the recorder does.
+    // Names are sanitised, as by the recorder.
     let name = || ".{0,20}".prop_map(|name| printable(&name));
     let thread = (any::<u32>(), name()).prop_map(|(tgid, name)| Thread { name, tgid });
     let threads = prop::collection::btree_map(any::<u32>(), thread, 0..6);

@@ -75,7 +75,8 @@ impl Follow {
         notes
     }
 
-    /// Deficiencies: dropped sightings, and requested points that no packet passed through.
+    /// Deficiencies: points beyond the limit, sightings that arrived too late to be joined in order, and requested
+    /// points that no packet passed through.
     fn left_out(&self) -> Vec<Deficiency> {
         let mut all = Vec::new();
         if self.tables.refused > 0 {

@@ -72,7 +72,7 @@ pub(crate) struct Reader {
     pub has_own_lines: bool,
 }
 
-/// Maximum number of distinguished source files or buffers of a text.
+/// Maximum number of source files or buffers that are distinguished in a text.
 const MOST_SOURCES: usize = 8;
 
 impl Reader {

@@ -101,7 +101,7 @@ impl Finder<'_> {
         Some((Some(cpu), Some(pid)))
     }
 
-    /// The only thread with this name, and the CPU on which it ran; `None` if there are several.
+    /// The thread with this name, if there is exactly one, and the CPU on which it ran, if known.
     fn by_name(&self, name: &str, t: Ns) -> Option<CpuAndThread> {
         let cut = latpath_model::text::cut(name, NAME);
         let mut called = self.snapshot.threads.iter().filter(|(_, thread)| thread.name == cut);
@@ -110,8 +110,8 @@ impl Finder<'_> {
         Some((self.rows.iter().find(runs).map(|row| row.cpu), Some(*pid)))
     }
 
-    /// The only CPU that ran the network softirq at that time, and the thread that this interrupted; `None` if there
-    /// are several.
+    /// The CPU that ran the network softirq at that time, and the thread that this interrupted. `None` unless it is
+    /// certain that exactly one CPU ran it.
     fn by_softirq(&self, t: Ns) -> Option<CpuAndThread> {
         let (from, to) = (t.saturating_sub(self.within + NEAR), t.saturating_add(self.within + NEAR));
         // A CPU with an unknown activity may also have run it, so then nothing is proved.

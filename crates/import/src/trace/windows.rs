@@ -76,7 +76,8 @@ struct Cutter {
     newest: Ns,
 }
 
-/// Reads a trace and extracts windows at these times. `ahead`: the trace's clock minus the run's timeline, ns.
+/// Reads a trace and extracts the windows with these starts and ends. `ahead`: the trace's clock minus the run's
+/// timeline, ns.
 pub(crate) fn cut_out(path: &Path, times: &[(Ns, Ns)], ahead: Ns, stop: &AtomicBool) -> Result<CutOut, ImportError> {
     let broken = |cause| ImportError::Io { path: path.into(), cause };
     let (input, _) = source::open(File::open(path).map_err(broken)?).map_err(broken)?;
@@ -214,7 +215,7 @@ impl Cutter {
 
     fn finish(mut self) -> Vec<Cut> {
         for cut in &mut self.cuts {
-            // Lines of different CPUs may be slightly out of order; those of one CPU only if its clock went back.
+            // Lines of different CPUs may be slightly out of order; those of one CPU only if its clock went backwards.
             cut.window.cpus.iter_mut().for_each(|record| record.events.sort_by_key(|event| event.t));
             cut.window.cpus.sort_by_key(|record| record.cpu);
             cut.packets.sort_by_key(|packet| packet.t);

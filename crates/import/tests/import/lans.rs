@@ -89,7 +89,7 @@ fn one_capture_of_both_lans_is_named_once_for_each() {
     let files: Vec<(u64, u64)> = manifest.imported.iter().map(|file| (file.packets, file.left_out)).collect();
     assert_eq!(files, [(1500, 1700), (1700, 1500), (2400, 0)]);
 
-    // If names of points contain no LAN, or only one of them, a note tells the user what to do.
+    // If the names of the points contain no LAN, or only one of them, a note tells the user what to do.
     let (manifest, packets) =
         bench.import(&bench.options(&[("host/nic-rx@eth1", "both.pcap"), (SUB, "sub.txt")])).unwrap();
     assert_eq!(

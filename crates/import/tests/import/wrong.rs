@@ -105,8 +105,7 @@ fn files_that_begin_and_end_with_the_same_packets_whole_seconds_apart_are_notice
     let options = bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")]);
     let error = bench.import(&options).unwrap_err().to_string();
     assert!(error.contains("2 s after") && error.contains("--offset relay=2s") && !error.contains("TAI"), "{error}");
-    // The loggers were started and stopped by a script, one some seconds after the other, so this is no clock
-    // difference.
+    // A script started and stopped one logger some seconds after the other, so this is no clock difference.
     bench.write("sub.txt", log(7, 8004, 70));
     assert!(bench.import(&options).is_ok());
 }

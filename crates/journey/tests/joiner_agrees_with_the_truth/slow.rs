@@ -38,7 +38,7 @@ impl Whole {
 struct Place {
     /// Numbers of the packets seen here in place, i.e. near the head of the stream.
     in_place: Vec<u64>,
-    /// Consecutive sightings that began a journey far behind the head.
+    /// Number of consecutive sightings that began a journey far behind the head.
     begun: u32,
     /// The newest packet seen here.
     newest: Option<usize>,
@@ -92,7 +92,7 @@ impl Slow {
         self.reader = route.last().copied();
     }
 
-    /// Duplicates at the reader; without one, the maximum over all points.
+    /// Number of duplicates at the reader; without one, the maximum over all points.
     pub fn duplicates(&self) -> u64 {
         let of = |(_, place): (&u16, &Place)| place.duplicates;
         self.places.iter().filter(|(p, _)| self.reader.is_none_or(|reader| reader == **p)).map(of).max().unwrap_or(0)

@@ -22,9 +22,9 @@ pub(super) enum Line {
 /// Progress of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// vhost's worker has signalled this eventfd.
+    /// A vhost worker has signalled this eventfd.
     Signalled(u32),
-    /// QEMU's thread has read the signal, and will raise the interrupt, unless its line is already high.
+    /// A QEMU thread has read the eventfd and will raise the interrupt, unless the interrupt line is already high.
     Relayed,
     Raised,
     /// Hardware delivers it.

@@ -1,4 +1,4 @@
-//! Kicks of queues from guests, and the rounds of vhost's workers that serve them.
+//! Kicks of queues from guests, and the rounds of the vhost workers that serve them.
 
 use super::MOST_KNOWN;
 use crate::threads::Mark;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 /// The next event in one of the virtual machines.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// vhost's worker turns to the queue.
+    /// The vhost worker turns to the queue.
     Begin,
     Read,
     /// The worker announces the round's packets, and then sleeps if true.
@@ -301,7 +301,7 @@ fn without_rounds() -> Host {
     Host::new(Default::default())
 }
 
-/// The thread of QEMU that relays the interrupts of vhost, and the eventfd of the queue's interrupt.
+/// The QEMU thread that relays the interrupts of vhost, and the eventfd of the queue's interrupt.
 const RELAY: u32 = 40;
 const CALL: u32 = 7;
 
@@ -318,7 +318,7 @@ impl Host {
         self.transfer(0, worker(0), Transfer::Round { kick: 90, call: CALL, to_guest: true });
     }
 
-    /// vhost's worker begins a round, reads a packet and signals the interrupt; the relay reads the signal.
+    /// The vhost worker begins a round, reads a packet and signals the interrupt; the relay reads the signal.
     fn reads_and_signals(&mut self) -> usize {
         self.begins_round();
         let key = self.read(worker(0), 0) as usize;
@@ -369,8 +369,8 @@ fn a_line_that_is_raised_while_the_guest_handles_it_is_accepted_once_that_has_en
     assert_eq!(host.held(), 0);
 }
 
-/// Between its read of the signal and the interrupt, QEMU's thread waits for a CPU. Packets that arrive meanwhile need
-/// no further signal.
+/// Between its read of the signal and the interrupt, the QEMU thread waits for a CPU. Packets that arrive meanwhile
+/// need no further signal.
 #[test]
 fn qemu_that_waits_for_a_cpu_announces_what_came_meanwhile() {
     let mut host = with_relay();

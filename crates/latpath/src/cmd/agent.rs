@@ -38,7 +38,7 @@ pub struct Args {
 #[derive(ClapArgs)]
 #[group(required = true, multiple = false)]
 struct At {
-    /// Communicate over standard input and output, as addresses ssh: and exec: require; one session
+    /// Communicate over standard input and output, as the addresses ssh: and exec: require; one session
     #[arg(long)]
     stdio: bool,
     /// Listen on a unix socket that only its owner can access

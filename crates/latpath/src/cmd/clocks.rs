@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Interval between two views of `--watch`.
 const EVERY: Duration = Duration::from_secs(1);
-/// Interval at which the end is checked.
+/// Interval between checks whether to stop.
 const POLL: Duration = Duration::from_millis(50);
-/// Maximum events that a view shows.
+/// Maximum number of events that a view shows.
 const MAX_EVENTS: usize = 20;
 
 /// Show which clock follows which (ptp4l, phc2sys, chronyd, the kernel), their offsets, and how wrong the system clock

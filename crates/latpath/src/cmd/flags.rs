@@ -128,7 +128,7 @@ impl Selection {
         let id = |name: &String| -> Result<StreamId> {
             let streams = &manifest.streams;
             let is = |s: &StreamSpec| s.to_string() == *name || s.short() == *name;
-            // A name without options must be unique: one svID may be in two VLANs.
+            // A name without options must be unique: the same svID may be in two VLANs.
             let is_same = |s: &StreamSpec| name.parse().is_ok_and(|w: StreamSpec| w.short() == s.short());
             let found = streams.iter().position(|s| s.to_string() == *name).or_else(|| {
                 let mut like = streams.iter().enumerate().filter(|(_, s)| is(s) || is_same(s)).map(|(i, _)| i);
@@ -187,7 +187,7 @@ mod tests {
     use clap::{ArgAction, Command};
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// Flags with one meaning whose help starts differently in some commands; and `--output`, whose value is named
+    /// Flags with the same meaning whose help starts differently in some commands; and `--output`, whose value is named
     /// after the command's result.
     const SAME_IN_OTHER_WORDS: [(&str, &[&str]); 5] = [
         // Actions that latpath refuses otherwise: replacing a file, continuing after a step that disturbs.

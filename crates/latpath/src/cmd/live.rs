@@ -24,11 +24,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Interval of summaries.
+/// Interval between summaries.
 const SHOW: Duration = Duration::from_secs(1);
 /// Minimum time from the last output to causes of late packets that are shown between two summaries.
 const SOON: Duration = Duration::from_millis(50);
-/// Interval of reading the probes.
+/// Interval between reads of the probes.
 const ROUND: Duration = Duration::from_millis(20);
 /// Maximum wait for the causes of the last late packets, before the final report.
 const LAST_CAUSES: Duration = Duration::from_secs(3);

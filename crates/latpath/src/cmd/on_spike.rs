@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// Minimum time between two starts of the command.
 const EVERY: Duration = Duration::from_secs(1);
-/// Interval of checks whether the command has ended.
+/// Interval between checks whether the command has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Time for the command to end after latpath's own end; then it gets SIGTERM, and after the same time SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -20,7 +20,7 @@ use latpath_session::PATIENCE;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Interval at which the end conditions are checked.
+/// Interval between checks of the end conditions.
 const ROUND: Duration = Duration::from_millis(50);
 
 /// Follow a few packets through every kernel function that handles them, and show their routes.

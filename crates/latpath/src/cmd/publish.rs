@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Minimum pause between two packets of a file that is announced to the user, ns.
+/// Pause between two packets of a file above which it is announced to the user, ns.
 const LONG_PAUSE: Ns = 10_000_000_000;
 /// Minimum pause, ns, that is refused unless the user names a duration: most likely, the clock of the capturing machine
 /// was set.

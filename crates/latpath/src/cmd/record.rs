@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Interval of reading the probes; the rings hold far more.
+/// Interval between reads of the probes' ring buffers, which hold many times what arrives in this time.
 const ROUND: Duration = Duration::from_millis(5);
 
 /// Record every packet's journey into a directory, for report and other tools.

@@ -110,7 +110,7 @@ fn cell(value: &Value, hz: Option<f64>) -> String {
     }
 }
 
-/// The cells of a stream, each with its heading. `interface`: the stream's, if the streams come from several.
+/// The cells of a stream, each with its heading. `interface`: the stream's interface, if the streams come from several.
 /// `has_nic_times`: whether to add the times from the wire to the driver.
 fn cells(s: &FoundStream, interface: Option<&str>, has_nic_times: bool) -> Vec<(&'static str, String)> {
     let (hz, details) = (s.frames_hz(), s.stream.matcher.details(&s.newest));

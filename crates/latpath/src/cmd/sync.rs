@@ -17,8 +17,8 @@ use std::time::Duration;
 /// Which clocks a measurement requires.
 #[derive(ClapArgs, Clone, Debug)]
 pub struct SyncArgs {
-    /// Begin only when the system clock is within this of the clock that it follows (docs/clocks.md), e.g. 1us; exit
-    /// with 3 if it exceeds this later
+    /// Begin only when the system clock is within this bound of the clock that it follows (docs/clocks.md), e.g. 1us;
+    /// exit with code 3 if it leaves the bound later
     #[arg(long, value_name = "BOUND", value_parser = time)]
     require_sync: Option<Duration>,
     /// How long to wait for the clock to be within that bound

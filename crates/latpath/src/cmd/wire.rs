@@ -1,18 +1,18 @@
-//! The NIC's times of received frames, which `latpath subscribe` and `latpath streams` take with `--stamps nic`.
+//! The NIC's timestamps of received frames, which `latpath subscribe` and `latpath streams` take with `--stamps nic`.
 
 use anyhow::{Context, Result};
 use latpath_model::text::printable;
 use latpath_stats::units::{count, duration, number_of};
 use latpath_traffic::{WireCounts, WireTimes};
 
-/// The NIC's times of received frames.
+/// The NIC's timestamps of received frames.
 pub const WIRE: latpath_wire::Stamps =
     latpath_wire::Stamps { tx_sched: false, tx_driver: false, tx_nic: false, rx_kernel: false, rx_nic: true };
 
-/// Switches the NIC's times of received frames on.
+/// Switches on the NIC's timestamps of received frames.
 ///
 /// # Errors
-/// If the NIC has none.
+/// If the NIC has none, or they cannot be switched on.
 pub fn wire_times<K>(device: &str) -> Result<WireTimes<K>> {
     let times = WireTimes::begin(device).map_err(anyhow::Error::msg)?;
     times.with_context(|| {

@@ -174,7 +174,7 @@ fn guest_dies() -> Result<(), Failed> {
         serde_json::from_slice(&output.stdout).ok()
     };
     let arrive = || {
-        // Infrequently, since the guest needs the CPUs.
+        // Checks infrequently, since the guest needs the CPUs.
         latpath_testkit::waits::pace(Duration::from_millis(500));
         report().is_some_and(|shown| shown.summary.complete > 1000)
     };

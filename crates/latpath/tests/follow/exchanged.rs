@@ -106,7 +106,7 @@ fn exchanged() -> Result<(), Failed> {
     equal("journeys", opened.journeys(), 20_000)?;
     let trace = fs::read_to_string(&trace)?;
     let home = home.display().to_string();
-    // As docs/record.md states, root writes only within the run's directory.
+    // As docs/record.md states, root writes only its run, whose directory is always within `home`.
     let wrong = |(directory, path): &(String, String)| path.starts_with('/') || !directory.starts_with(&home);
     let writes = writes(&trace);
     let wrong: Vec<_> = writes.iter().filter(|write| wrong(write)).collect();

@@ -11,9 +11,9 @@ use latpath_testkit::{bench, equal, latpath, trial, Bench, Failed, Lack, Started
 use latpath_traffic::document::{SubscribeDocument, Trip};
 
 const MS: Ns = 1_000_000;
-/// Frames before the first fault: a whole number of cycles of 80 samples.
+/// Number of frames before the first fault: a whole number of cycles of 80 samples.
 const BEFORE: u64 = 4000;
-/// Frames in each half: 14 faults, one every 200 ms, at 4,000 frames/s.
+/// Number of frames in each half: 14 faults, one every 200 ms, at 4,000 frames/s.
 const FRAMES: u64 = 12_000;
 const FAULTS: &str = "--step 200ms,for=40ms,times=5 --wrap 65536 --count 12000";
 const EACH: u64 = 14;

@@ -440,7 +440,7 @@ fn under_way() -> Result<(), Failed> {
         started.finish(LIMIT)?;
     }
     let figures = report(&run, "")?.summary;
-    // A kernel may hide threads from tracing, including the packets that are dequeued by a softirq that interrupted
+    // A kernel may hide threads from tracing, and with them the packets that a softirq dequeues while it interrupts
     // such a thread. Only the start of the route is therefore checked.
     let opened = Run::open(&run)?;
     let head = opened.points().iter().position(|p| p.point.to_string() == "host/tx@lp-pub").ok_or("no begin")?;

@@ -71,7 +71,7 @@ impl Lans {
         }
     }
 
-    /// Packets that the receiver's port has received, according to the kernel.
+    /// Number of packets that the receiver's port has received, according to the kernel.
     fn received(&self, port: &str) -> Result<u64, Failed> {
         Ok(self.receiver.counters_of(port)?.rx_packets)
     }
@@ -204,9 +204,9 @@ fn by_lan(method: &str) -> Result<(), Failed> {
     equal("a limit of one LAN", (limits("lost_on_lan_a<=1000")?, limits("lost_on_lan_b<=999")?), (Some(0), Some(3)))
 }
 
-/// Packets of each phase of [`disordered`].
+/// Number of packets in each phase of [`disordered`].
 const PHASE: u16 = 400;
-/// Copies of each packet in a storm.
+/// Number of copies of each packet in a storm.
 const STORM: usize = 12;
 
 /// The copies of a phase's packets, in the order in which they are sent.

@@ -74,8 +74,8 @@ impl Stage {
     }
 
     /// Stops the application for at least `ms`, so that all packets of that time except those of the last 25 ms are
-    /// late; returns the begin and end. Afterwards it reads 300 packets in time, so that the next late packets are
-    /// another spike.
+    /// late; returns the beginning and the end. Afterwards it reads 300 packets in time, so that the next late packets
+    /// are another spike.
     fn stall(&self, ms: u64) -> Result<(i64, i64), Failed> {
         let times = self.stop_for(ms)?;
         has_read(&self.application)?;

@@ -51,7 +51,7 @@ impl Report {
         Ok(())
     }
 
-    /// Lost packets, at all places.
+    /// Number of packets lost, at all places.
     pub fn lost(&self) -> u64 {
         packets(&self.0.lost)
     }
@@ -60,7 +60,7 @@ impl Report {
         self.0.lost.iter().filter(|loss| loss.place == place).collect()
     }
 
-    /// Packets lost at a place.
+    /// Number of packets lost at a place.
     pub fn lost_at(&self, place: &str) -> u64 {
         self.losses_at(place).iter().map(|loss| loss.count).sum()
     }
@@ -69,12 +69,12 @@ impl Report {
         self.0.paths.iter().filter(move |figures| figures.path == path)
     }
 
-    /// Packets that took a path through the host.
+    /// Number of packets that took this path through the host.
     pub fn journeys_by(&self, path: &str) -> u64 {
         self.of_path(path).map(|figures| figures.journeys).sum()
     }
 
-    /// Packets of a path whose time in a segment was measured.
+    /// Number of packets of a path whose time in a segment was measured.
     pub fn timed_by(&self, path: &str, segment: &str) -> u64 {
         let segments = self.of_path(path).flat_map(|figures| &figures.segments);
         segments.filter(|s| s.name == segment).map(|s| s.times.count).sum()

@@ -42,8 +42,8 @@ pub const EVENTS: [&str; 34] = [
     "openvswitch/ovs_dp_upcall",
 ];
 
-/// Kinds of events that occur with interrupts off. Nothing can run between the recorder's and the kernel's program on
-/// the same tracepoint, so both record these events in the same order.
+/// Kinds of events that occur with interrupts off. Nothing can run between the recorder's program and the kernel's own
+/// probe on the same tracepoint, so both record these events in the same order.
 const CLOSED: [&str; 10] =
     ["switch", "waking", "wakeup", "migrate", "irq", "irq-exit", "raise", "vector", "vector-exit", "kvm-entry"];
 
@@ -282,7 +282,8 @@ impl<'a> Differ<'a> {
         Ok(aligned(&of(self.ours), &of(self.theirs))?.len())
     }
 
-    /// Compares only the counts of one kind of event, which may differ by `missing`; returns the recorder's count.
+    /// Compares only the counts of one kind of event, which may differ by up to `missing` plus [`EDGE`]; returns the
+    /// recorder's count.
     pub fn count_but(&self, kind: &str, missing: usize) -> Result<usize, String> {
         let of = |all: &[LoggedEvent]| all.iter().filter(|said| said.kind() == kind).count();
         let (ours, theirs) = (of(self.ours), of(self.theirs));

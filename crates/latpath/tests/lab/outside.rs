@@ -49,7 +49,7 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
         for (need, tests) in tests::ALL {
             let ordinary = tests.iter().filter(|t| whole || !t.only_whole);
             let named: Vec<(String, &Test)> = ordinary.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
-            // Only tests that were requested need their requirements.
+            // A requirement is provided only if one of its tests was requested.
             let asked = |(name, test): &(String, &Test)| latpath_testkit::runs(&arguments, name, tier(test, &kernel));
             let mut home = Home { kernel, nics: Nics::default(), module: None, is_isolated: false };
             let asked = !arguments.list && named.iter().any(asked);

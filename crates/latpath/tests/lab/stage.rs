@@ -71,7 +71,8 @@ impl Stream {
         format!("svid:{}", self.svid)
     }
 
-    /// Maximum lateness of a packet: most of the counter's wrap time, because the emulated machine is slow.
+    /// Maximum lateness of a packet: most of the counter's wrap time, because the machine may be emulated and therefore
+    /// slow.
     fn window(&self) -> Duration {
         Duration::from_millis(4000 * 1000 * 3 / 4 / self.rate).min(Duration::from_secs(4))
     }

@@ -48,7 +48,7 @@ impl Pair {
         self.0.run(latpath(&format!("ping caps {words}")))
     }
 
-    /// Frames that a device has sent.
+    /// Number of frames that a device has sent.
     fn sent(&self, device: &str) -> Result<u64, Failed> {
         Ok(self.0.counters_of(device)?.tx_packets)
     }

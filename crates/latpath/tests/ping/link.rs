@@ -154,7 +154,7 @@ fn shown(pid: u32, file: &str) -> String {
     fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
 }
 
-/// Bytes queued at a reflector's socket, according to the kernel, which counts whole buffers.
+/// Number of bytes queued at a reflector's socket, according to the kernel, which counts whole buffers.
 fn waits_at(pid: u32) -> u64 {
     let port = format!(":{:04X}", latpath_ping::udp::PORT);
     let both = shown(pid, "net/udp") + &shown(pid, "net/udp6");
@@ -166,8 +166,8 @@ fn waits_at(pid: u32) -> u64 {
     both.lines().filter_map(queue).sum()
 }
 
-/// Messages that an emitter has tried to send, successfully or not, according to the UDP and IP counters of its
-/// namespace.
+/// Number of messages that an emitter has tried to send, successfully or not, according to the UDP and IP counters of
+/// its namespace.
 fn tried(emitter: &Started) -> u64 {
     let all = shown(emitter.pid(), "net/snmp");
     let lines: Vec<Vec<&str>> = all.lines().map(|line| line.split_whitespace().collect()).collect();

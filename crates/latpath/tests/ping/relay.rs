@@ -90,7 +90,7 @@ struct Direction {
     shared: Arc<Shared>,
     book: Book,
     overtaken: Option<Vec<u8>>,
-    /// Delayed answers, each with the send time of the newest probe at that moment.
+    /// Delayed answers, each with the send time of the newest probe at the moment when the relay received the answer.
     delayed: Vec<(i64, Vec<u8>)>,
 }
 

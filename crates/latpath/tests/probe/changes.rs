@@ -20,8 +20,8 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     ]
 }
 
-/// Returns why programs cannot read beyond a packet's linear part, if so: before Linux 6.11, they cannot locate its
-/// pages on every kernel.
+/// Why programs cannot read beyond a packet's linear part; `None` if they can. They cannot locate its pages on some
+/// kernels before 6.11.
 fn no_pages() -> Lack {
     let release = latpath_linux::proc::kernel_release();
     let numbers: Vec<u32> = release.split(['.', '-']).map_while(|n| n.parse().ok()).collect();

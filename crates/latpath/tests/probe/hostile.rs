@@ -45,7 +45,7 @@ fn broken(n: usize, seed: u64) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// smpCnt of the first ASDU with this svID according to the user-space parser; `None` if it rejects the frame.
+/// smpCnt of the first ASDU with this svID according to the user-space parser, if any; `None` if it rejects the frame.
 fn user_side(frame: &[u8], svid: &[u8]) -> Option<Option<u32>> {
     let frame = Frame::parse(frame).ok()?;
     let mut found = None;

@@ -43,7 +43,7 @@ fn ip(bench: &Bench, lines: &str) -> Result<(), Failed> {
     equal(&String::from_utf8_lossy(&done.stderr), done.status.success(), true)
 }
 
-/// Taps of `vms` VMs, as QEMU creates them: closing its file removes the tap.
+/// Creates the taps of `vms` VMs, like QEMU: closing a tap's file removes the tap.
 fn start_vms(bench: &Bench, vms: usize) -> Result<Vec<fs::File>, Failed> {
     let tap = |n: usize| taps::open(Path::new("/dev/net/tun"), &format!("vnet{n}"));
     let taps = bench.path.hypervisor.inside(|| (0..vms).map(tap).collect::<Result<Vec<_>, Failed>>())??;
@@ -140,8 +140,7 @@ fn send_at_once(bench: &Bench, frames: [Vec<u8>; 2]) -> Result<(), Failed> {
 }
 
 fn at_once() -> Result<(), Failed> {
-    // Each veth pair has a point at each end, and a drop point. Unlike a tap, it has a queue on every CPU, so two CPUs
-    // can add its points at once.
+    // Each veth pair has a point at each end, and a drop point. Unlike a tap, it has a queue on every CPU.
     const PAIRS: usize = 110;
     let bench = bench()?;
     let mut lines = String::new();

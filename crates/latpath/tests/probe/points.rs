@@ -149,7 +149,8 @@ fn made_again() -> Result<(), Failed> {
     let stream = own("again");
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
     let mut seen = Vec::new();
-    // More devices than the table would have entries for if none were released, which takes the programs two seconds.
+    // More devices than the table would have entries for if none were released; releasing an entry takes the programs
+    // two seconds.
     let begin = latpath_linux::monotonic();
     for n in 0..120 {
         if n == 60 {

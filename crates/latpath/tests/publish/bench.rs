@@ -189,7 +189,7 @@ pub fn shared(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name)
 }
 
-/// Returns why the shared captures cannot be used, if so.
+/// Why the shared captures cannot be used; `None` if they can.
 pub fn why_not_shared() -> Option<String> {
     let missing = ["sv-50hz-1stream.pcap", "sv-60hz-8streams-vlan.pcap"].into_iter().find(|f| !shared(f).exists());
     missing.map(|f| format!("../shared/data/{f} is not there"))

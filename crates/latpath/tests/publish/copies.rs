@@ -15,7 +15,7 @@ pub const TESTS: &[Test] = &[
     ("tshark reads the tags of HSR as latpath does", Needs::Capture, || copies("hsr")),
 ];
 
-/// Frames per stream and LAN.
+/// Number of frames per stream and LAN.
 const FRAMES: usize = 40;
 
 /// The redundancy fields of a frame, as printed by tshark.
@@ -92,7 +92,7 @@ fn marks_by_tshark(file: &Path, method: &str) -> Result<Vec<Mark>> {
             return Err(format!("fields of tshark: {row:?}").into());
         };
         let [lan, sequence, size, vlan] = [lan, sequence, size, vlan].map(String::clone);
-        // Of several ASDUs, the first one's number.
+        // With several ASDUs, the number of the first one.
         let number = numbers.concat().split(',').take(1).collect();
         Ok(Mark { lan, sequence, size, vlan, number })
     };

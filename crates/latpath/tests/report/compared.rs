@@ -9,7 +9,7 @@ use latpath_model::Ns;
 use latpath_run::{Manifest, Writer};
 use latpath_stats::{units::duration, PatternKind, SegmentFigures, Summary};
 
-/// Packets in a run: 20 s at 200/s of one stream.
+/// Number of packets in a run: 20 s at 200/s of one stream.
 const PACKETS: u64 = 4000;
 
 /// Properties of a run.

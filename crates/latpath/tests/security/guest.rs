@@ -92,8 +92,8 @@ impl Observer for Observes {
     }
 }
 
-/// Paths that lead to a file of root's, and shell text that creates a file there if a shell interprets it. The names
-/// that are used most come first.
+/// Paths that lead to a file that belongs to root, and shell text that creates a file there if a shell interprets it.
+/// The names that are used most come first.
 fn names(bait: &Path) -> Vec<String> {
     let (fifo, made) = (bait.join("fifo").display().to_string(), bait.join("executed").display().to_string());
     let commands = ["$(touch WHAT)", "`touch WHAT`", "; touch WHAT #", "'; touch WHAT; '", "\n|touch WHAT"];

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 pub const VERSION: &str = "QEMU emulator version 9.9.9";
 const NOBODY: u32 = 65534;
 
-/// Files of root's, in a directory that only these tests use and that no other user may access.
+/// Files that belong to root, in a directory that only these tests use and that no other user may access.
 pub struct Bait {
     pub folder: tempfile::TempDir,
     shared: tempfile::TempDir,
@@ -75,7 +75,7 @@ impl Drop for Running {
     }
 }
 
-/// An unprivileged user whose program names a file of root's.
+/// An unprivileged user whose program names a file that belongs to root.
 pub struct User {
     _process: Running,
     map: PathBuf,
@@ -116,7 +116,8 @@ impl User {
         bait.replace_symbols(&program, section, content)?;
         let mut command = Command::new(&program);
         let process = Running(command.uid(NOBODY).gid(NOBODY).current_dir("/").stdin(Stdio::null()).spawn()?);
-        // A link to a file of root's, at the path where the symbol file of the program's generated code is looked up.
+        // A link to a file that belongs to root, at the path where the symbol file of the program's generated code is
+        // looked up.
         let map = PathBuf::from(format!("/tmp/perf-{}.map", process.0.id()));
         symlink(bait.folder.path().join("file"), &map)?;
         std::os::unix::fs::lchown(&map, Some(NOBODY), None)?;
@@ -128,7 +129,7 @@ impl User {
 /// A trap that a container sets for processes that read its files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Trap {
-    /// The container's `/tmp` is a link to a directory of root's.
+    /// The container's `/tmp` is a link to a directory that belongs to root.
     Link,
     /// The symbol file of the program's generated code is a FIFO without a writer.
     Fifo,
@@ -209,7 +210,7 @@ impl Container {
         Ok(container)
     }
 
-    /// The path of its FIFO, which root may only identify as a FIFO.
+    /// The path of the container's FIFO, if it has one; root may only identify it as a FIFO.
     pub fn fifo(&self) -> Option<String> {
         (self.trap == Trap::Fifo).then(|| format!("/perf-{}.map", self.process.0.id()))
     }

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// A profile of users and containers whose programs name files of root's, and of a guest that does the same.
+/// A profile of users and containers whose programs name files that belong to root, and of a guest that does the same.
 fn profile() -> Result<(), Failed> {
     let bait = Bait::new()?;
     let _users = User::all(&bait)?;

@@ -81,7 +81,7 @@ fn nothing_survives() -> Result<(), Failed> {
     let load = "trap \"\" TERM HUP INT; setsid sh -c \"trap : TERM; while :; do sleep 1; done\" & setsid sleep 1000 & wait; wait";
     bench.write_plan(PLAN, &format!("[[load]]\nname = 'stubborn'\ncommand = '{load}'\n"))?;
     let mut started = bench.study("")?;
-    // Publisher and reader, each with its supervisor, and five of the load.
+    // Publisher and reader, each with its supervisor, and five processes of the load.
     until("the load runs", || bench.processes().len() >= 8 || !started.runs())?;
     started.signal(Signal::SIGKILL);
     started.finish(LIMIT)?;

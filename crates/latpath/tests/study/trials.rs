@@ -58,7 +58,7 @@ fn measures() -> Result<(), Failed> {
     equal("trials", bench.completed()?, before)
 }
 
-/// A command that succeeds the third time.
+/// A command that succeeds at the third attempt.
 const READY: &str = "echo tried >> tries; test $(wc -l < tries) -ge 3";
 
 fn is_never_ready() -> Result<(), Failed> {

@@ -325,7 +325,8 @@ fn ends_well() -> Result<(), Failed> {
     equal("exit code of wrong usage", refused.status.code(), Some(2))
 }
 
-/// The study's directory belongs to another user, who has put a link where latpath would write.
+/// The study's directory belongs to another user, or other users may write to it, and there is a link where latpath
+/// would write.
 fn study_of_others() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let (study, victim, qemu) =

@@ -45,7 +45,7 @@ const SOFTIRQS: [&str; 2] = ["handle_softirqs", "__do_softirq"];
 pub(super) fn entry(functions: &[Frame], at: usize) -> Option<String> {
     let above = &functions[..at];
     if functions[at].kind != Kind::Kernel {
-        // Without frame pointers, the address before it need not be the caller's, so only a frame with a name counts.
+        // Without frame pointers, the previous address need not be the caller's, so only a frame with a name counts.
         return above.last().filter(|caller| is_named(&caller.name)).map(|caller| caller.name.to_string());
     }
     let kernel = || above.iter().enumerate().filter(|(_, frame)| frame.kind == Kind::Kernel);
@@ -65,8 +65,8 @@ fn is_interrupt(name: &str) -> bool {
         .any(|begin| name.starts_with(begin))
 }
 
-/// Name of the system call: `writev` for `__x64_sys_writev`, and also for `do_writev`, because if the compiler merges
-/// the two functions, only that name remains.
+/// Name of the system call: `writev` for `__x64_sys_writev`, and also for `do_writev`, because only this name remains
+/// if the compiler merges the two functions.
 fn system_call(function: &str) -> &str {
     const VECTORS: [&str; 4] = ["readv", "writev", "preadv", "pwritev"];
     if let Some(call) = function.strip_prefix("do_").filter(|call| VECTORS.contains(call)) {

@@ -35,7 +35,8 @@ pub struct Moved {
     pub guest: Option<String>,
     /// The process.
     pub process: String,
-    /// The system call, interrupt, softirq, kernel thread's function or caller that led to it.
+    /// What the function ran in: a system call, an interrupt, a softirq, or the main function of a kernel thread. For a
+    /// user-space function, its caller.
     pub under: Option<String>,
     /// Time in the function and its callees per second, before.
     pub before_ns_per_s: Ns,
@@ -70,7 +71,7 @@ impl Diff {
         };
         let (all_before, all_after) = (totals(&was), totals(&is));
         let keys: std::collections::BTreeSet<_> = was.keys().chain(is.keys()).collect();
-        // The file of a profile may have been edited, so any window length is possible.
+        // A profile file may have been edited, so any window length is possible.
         let per_s = |ns: Ns, profile: &Profile| {
             let per_s = i128::from(ns) * 1_000_000_000 / i128::from(profile.window_ns.max(1));
             Ns::try_from(per_s).unwrap_or(Ns::MAX)

@@ -213,8 +213,8 @@ impl Guests {
     }
 }
 
-/// Notes on the samples missing from a guest. `short`: time from its last sample to the end of the window; `None` if no
-/// sample arrived.
+/// Notes on samples missing from a guest's profile. `short`: time from the guest's last sample to the end of the
+/// window; `None` if no sample arrived.
 fn missing(name: &str, samples: &Samples, short: Option<Ns>) -> Vec<String> {
     let mut notes = Vec::new();
     match short {
@@ -234,10 +234,10 @@ fn missing(name: &str, samples: &Samples, short: Option<Ns>) -> Vec<String> {
     notes
 }
 
-/// Maximum time to wait for a sampler's first slice: it reads its kernel's functions before it starts.
+/// Maximum time to wait for a sampler's first slice: the sampler reads its kernel's functions before it starts.
 const FIRST_SLICE: Duration = Duration::from_secs(20);
 
-/// Maximum time without samples at the end of the window for which no note is added, ns.
+/// Longest gap without samples at the end of the window that is not worth a note, ns.
 const TOLERATED: Ns = 100_000_000;
 
 /// The VM that a machine runs in: the VM with the same name, or the only VM if this is the only machine.

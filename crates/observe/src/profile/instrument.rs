@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Interval at which guest times are read and the guests' samples are checked against the host's records.
 const READ_EVERY: Duration = Duration::from_millis(100);
 
-/// Options of a [`Profiler`].
+/// Options of the [`Profiler`].
 pub struct ProfileOptions {
     /// Samples per second on each CPU.
     pub frequency: u32,
@@ -30,7 +30,7 @@ pub struct ProfileOptions {
     pub syscalls: bool,
     /// Whether to keep the time of each sample.
     pub one_by_one: bool,
-    /// Guests to sample from inside: the VM's name, and the address of the agent in the VM.
+    /// Guests to sample from inside: the VM's name, and the address of its agent.
     pub machines: Vec<(String, Address)>,
     /// Called after the window with a number of files whose symbols are about to be fetched, which takes at most
     /// [`latpath_profile::FETCH_WITHIN`].
@@ -65,7 +65,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Reason why a guest's samples ended before the window, if any did.
+    /// Why a guest's samples ended before the end of the window, if any guest's did.
     pub fn guest_fault(&self) -> Option<&str> {
         self.guests.iter().find_map(|guest| guest.fault.as_deref())
     }
@@ -82,7 +82,7 @@ pub struct Profiler {
     before: Option<CpuAccount>,
     samples: Samples,
     read: Instant,
-    /// Reason why sampling stopped early, and the kernel's counters at that time; the figures end there.
+    /// Why sampling stopped early, and the kernel's counters at that time; the figures end there.
     full: Option<(TooMuch, Counted)>,
 }
 

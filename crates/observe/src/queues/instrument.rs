@@ -55,7 +55,7 @@ impl Instrument for Queues {
         if scope.is_limited() {
             seen.queues.retain(|queue| queue.side == Side::Vhost && scope.includes(queue.pid));
         }
-        // The counters of taps of VMs that started during the window began at 0, so they can be read now.
+        // The counters of the taps of VMs that started during the window began at 0, so reading them only now suffices.
         if !scope.vms().flat_map(|vm| &vm.taps).filter_map(Tap::place).all(|tap| after.contains_key(&tap)) {
             after = counted(own, &scope);
         }

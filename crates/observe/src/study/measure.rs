@@ -14,7 +14,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Maximum number of bytes of a load's output that are read.
+/// Maximum size of a load's output that is read, bytes.
 const MOST_PRINTED: u64 = 4 << 20;
 /// Divisor of the sampling rate when a distorted profile is repeated.
 const LESS_OFTEN: u32 = 11;
@@ -23,7 +23,7 @@ const LESS_OFTEN: u32 = 11;
 pub struct Study<'a> {
     /// The configuration's name.
     pub name: &'a str,
-    /// The VM's name or process id.
+    /// The VM's name or process ID.
     pub vm: &'a str,
     /// Address of the agent in its guest.
     pub agent: Option<&'a Address>,
@@ -54,7 +54,7 @@ pub enum Progress<'p> {
     Fetching(usize),
 }
 
-/// Reason why a study ended early.
+/// Why a study ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum StudyError {
     /// The user ended it.
@@ -168,8 +168,8 @@ impl Study<'_> {
         Ok((Part { work, figures }, why))
     }
 
-    /// Runs one instrument's part of the study, and prefixes its notes with the instrument's name; `None` if the
-    /// instrument failed.
+    /// Runs one instrument's part of the study, and prefixes its notes with the instrument's name. Returns `None` if
+    /// the instrument failed.
     fn part<I: Instrument, T>(
         &self,
         notes: &mut Vec<String>,
@@ -231,7 +231,8 @@ impl Study<'_> {
     }
 }
 
-/// Reason why a profile does not describe the load: the load was starved, or the guest's sampler ended early.
+/// Why a profile does not describe the load: the load was starved, or the guest's sampler ended early. `None` if it
+/// does.
 fn what_spoils(is_starved: bool, fault: Option<&str>, emulated: bool) -> Option<String> {
     let stalled = match emulated {
         true => "the guest stalled: in an emulated machine its sampler takes the CPU that the load needs",

@@ -45,7 +45,7 @@ pub fn thread(name: &str, tgid: u32) -> Thread {
     Thread { name: name.into(), tgid }
 }
 
-/// Names of points, and segments between them.
+/// Names of the points; segments lie between them.
 pub const POINTS: [&str; 6] = [
     "host/tx@lp-pub",
     "host/nic-rx@nic0",
@@ -200,7 +200,7 @@ pub fn guest(t: Ns) -> Snapshot {
     }
 }
 
-/// Two packets from `t` on, of which one is late.
+/// Two packets in the capture that begins at `t`, of which one is late.
 pub fn packets(t: Ns) -> Vec<Packet> {
     let seen = |point, us: Ns, cpu, tid| PacketSighting { point, t: t + us * US, cpu: Some(cpu), tid: Some(tid) };
     let packet =

@@ -9,17 +9,18 @@ use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::time::Duration;
 
-/// Time for which a transaction with NIC stamps is held, until later readings of the NIC clocks exist, ns.
+/// Time from the sending of a transaction with NIC stamps until it is placed on the timeline, ns: by then, later
+/// readings of the NIC clocks exist.
 const HOLD_NS: Ns = 700_000_000;
 /// Maximum number of held transactions; beyond it, the oldest are placed with the readings so far.
 const MOST_HELD: usize = 1 << 17;
-/// Usual time for two readings of this machine's NIC clock.
+/// Time that two readings of this machine's NIC clock usually take.
 const TWO_READINGS: Duration = Duration::from_millis(120);
 /// Maximum wait for two readings of this machine's NIC clock.
 const TWO_READINGS_AT_MOST: Duration = Duration::from_secs(2);
 /// Minimum number of hellos sent after the last probe to obtain the reflector's counts.
 const LAST_HELLOS: u64 = 5;
-/// Wait for pending stamps after the last probe, ns.
+/// Maximum wait for pending stamps after the last probe, ns.
 const SETTLE_NS: Ns = 100_000_000;
 /// Maximum time for which a transaction waits for stamps after its answer, ns; bounds the delay that a missing stamp
 /// causes for later transactions.
@@ -91,7 +92,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             if monotonic() - begun >= if waits { SETTLE_NS.max(self.plan.lost_after) } else { SETTLE_NS } {
                 break;
             }
-            // Welcomes carry the reflector's stamps of its last answers.
+            // Welcomes carry the reflector's stamps on its last answers.
             self.ask(1_000_000)?;
             self.take_stamps()?;
             self.close(monotonic() - self.plan.lost_after);
@@ -103,7 +104,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         // The welcome to any later hello contains the reflector's counts for all these probes.
         let (asked, begun) = (self.hello.number, monotonic());
         while !self.reflector_is_done {
-            // Time alone is no criterion: while this thread does not run, no hello is sent.
+            // Time alone is no criterion, because no hello is sent while this thread does not run.
             let enough = self.hello.number >= asked + LAST_HELLOS;
             if enough && monotonic() - begun > self.plan.lost_after {
                 break;

@@ -17,12 +17,12 @@ const HELLO_EVERY_NS: Ns = 1_000_000_000;
 const HELLO_WITH_NIC_NS: Ns = 250_000_000;
 /// Number of hellos before the first probe; the fastest exchange gives the tightest bounds on the peer's clock.
 const FIRST_HELLOS: u32 = 16;
-/// Wait for a welcome before the next hello, ns.
+/// Maximum wait for a welcome before the next hello, ns.
 pub(super) const HELLO_WAIT_NS: Ns = 100_000_000;
 /// Maximum wait before the first probe until both ends know the grandmaster's time, ns: the daemons are polled twice a
 /// second.
 const PTP_WAIT_NS: Ns = 3_000_000_000;
-/// Minimum number of unanswered probes that end a run after the timeout, even if hellos are answered.
+/// Minimum number of unanswered probes with which the timeout ends a run even if hellos are answered.
 const MOST_UNANSWERED: u64 = 3;
 /// Maximum number of messages read in a row; exceeds what a socket's buffer holds.
 const MOST_WAITING: usize = 1 << 14;
@@ -110,7 +110,8 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
                 break;
             }
             if !self.take(if self.plan.spin { Wait::No } else { Wait::Until(sent_at + wait) })? {
-                // While a stamp of the hello is unread, each further wait would return immediately.
+                // Read the stamps, because each further wait would return immediately while a stamp of the hello is
+                // unread.
                 self.take_stamps()?;
             }
         }
@@ -144,8 +145,8 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             return Err(Halt::EndReason(EndReason::Breach));
         }
         if self.no_answer(now) {
-            // The silence may be due to this thread not having run: then the answer has already arrived, or this hello
-            // gets one.
+            // This thread may not have run during the silence: then the answer has already arrived, or this hello gets
+            // one.
             self.ask(HELLO_WAIT_NS)?;
             if self.no_answer(now) {
                 return Err(Halt::EndReason(EndReason::Dead));
@@ -156,8 +157,8 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         if now < self.hello.next && !(silent && now - self.hello.sent_at > HELLO_WAIT_NS) {
             return Ok(());
         }
-        // If several probes may be in flight, do not wait for the welcome. If each waits for the previous answer, wait:
-        // otherwise the next probe would be delayed behind the hello unnoticed.
+        // If several probes may be in flight, do not wait for the welcome. If each probe waits for the previous answer,
+        // wait: otherwise the hello would delay the next probe unnoticed.
         self.ask(if self.plan.pacing == Pacing::AsAnswersCome { HELLO_WAIT_NS } else { 0 })?;
         self.observer.tick(&self.table.counts);
         Ok(())

@@ -9,12 +9,12 @@ pub const MAX_ADDRESSES: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
-    /// After the comparison with the address at this index.
+    /// Jump target: the instruction after the comparison with the address at this index.
     After(usize),
-    /// The frame's destination is one of the addresses.
+    /// Jump target if the frame's destination is one of the addresses.
     Addressed,
     Sv,
-    /// Short form of the BER length of the element at this index.
+    /// Jump target for the short form of the BER length of the element at this index.
     Short(u8),
     Skipped(u8),
     Reject,
@@ -39,8 +39,8 @@ fn must_read(p: &mut Program<To>, mut at: u32, mut bytes: &[u8]) {
     }
 }
 
-/// Advances X from a BER element, whose length is at X + `at`, to its value. A length with more than two bytes leads to
-/// no match.
+/// Advances X from a BER element, whose length is at X + `at`, to its value. A length that takes more than three
+/// further bytes leads to no match.
 fn skip_length(p: &mut Program<To>, element: u8, at: u32) {
     p.run(BPF_LD | BPF_B | BPF_IND, at);
     p.branch(BPF_JMP | BPF_JSET, 0x80_u32, None, Some(To::Short(element)));

@@ -184,7 +184,7 @@ pub fn room(framing: Framing, mtu: usize) -> usize {
     mtu.min(usize::from(u16::MAX)).saturating_sub(around)
 }
 
-/// The sender of a malformed frame; its framing is unknown.
+/// The sender of a malformed frame, with a placeholder for its framing.
 pub fn sender(frame: &[u8], tag: Option<Tag>) -> Peer {
     let mac = frame.get(6..).and_then(|f| f.first_chunk()).copied().unwrap_or_default();
     Peer { mac, framing: Framing::Own, tag }

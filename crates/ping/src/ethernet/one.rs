@@ -4,7 +4,7 @@ use super::framing::Peer;
 use crate::transport::{Arrived, Got, KernelClock, Sent, SentStamp, Transport, Wait};
 use std::io;
 
-/// A transport of frames to and from one peer. If the address is that of a group, the first peer that answers is used.
+/// A transport of frames to and from one peer. If the address is a group's, the peer that answers first is used.
 #[derive(Debug)]
 pub struct ToOne<T> {
     transport: T,

@@ -84,7 +84,7 @@ impl Format for Csv {
     /// Writes everything to the disk.
     fn finish(&mut self, _: &Progress) -> Result<(), LogError> {
         match self.file.sync_data() {
-            // The file is a pipe, or its file system has no fsync.
+            // EINVAL: the file is a pipe, or its file system has no fsync.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             done => done.map_err(LogError::file(&self.path)),
         }

@@ -116,7 +116,7 @@ impl Parquet {
     fn merge_small(&mut self, span: Span, rows: u64, progress: &Progress) {
         let Some(small) = &mut self.small else { return };
         let spans = small.add(span, rows);
-        // Small parts that precede a large one are merged only at the end.
+        // Small parts in front of a large one are merged only at the end.
         let Some(spans) = spans.filter(|_| rows < LARGE_PART) else { return };
         let merged = Span { first: spans[0].first, last: spans[spans.len() - 1].last };
         let at = self.parts.partition_point(|(span, _)| span.first < merged.first);

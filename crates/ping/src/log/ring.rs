@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// One of a series of transactions, one per second, with a round trip of half a second.
+    /// One of a series of transactions that are sent once per second and have a round trip of half a second.
     fn transaction(sequence: u64) -> Transaction {
         let mut t = Transaction { sequence, ..Transaction::default() };
         t.raw.set(Stamp::T1App, sequence as Ns * 1_000_000_000);

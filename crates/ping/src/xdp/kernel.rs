@@ -101,7 +101,8 @@ impl<T: Copy> Ring<T> {
         self.producer().store(self.mine, Ordering::Release);
     }
 
-    /// As producer: withdraws the last entry, unless the kernel has already read it.
+    /// As producer: withdraws the last entry, unless the kernel has already consumed it. Returns whether it was
+    /// withdrawn.
     fn take_back(&mut self) -> bool {
         let unread = self.consumer().load(Ordering::Acquire) != self.mine;
         if unread {
@@ -167,7 +168,7 @@ pub(super) struct Socket {
     /// Offsets of the frames that are free for sending.
     free: Vec<u64>,
     zero_copy: bool,
-    /// Whether to call the kernel even if it does not request it, so that it busy-polls the NIC.
+    /// Whether to call the kernel even if it does not request this, so that it busy-polls the NIC.
     pub polls: bool,
 }
 
@@ -270,8 +271,8 @@ impl Socket {
         Some(result)
     }
 
-    /// Calls the kernel so that it receives frames, if necessary: with zero copy when it requests that, and with busy
-    /// polling always.
+    /// Calls the kernel so that it receives frames, if necessary: with zero copy when the kernel requests this, and
+    /// with busy polling always.
     #[inline]
     pub fn wake_kernel(&self) {
         if self.polls || (self.zero_copy && self.fill.needs_wakeup()) {
@@ -328,7 +329,7 @@ impl Socket {
                 _ => return Err(cause),
             }
         }
-        // The driver is busy: the frames in the ring will be sent together with the next one.
+        // The driver is busy: the frames in the ring will be sent together with the next frame.
         Ok(())
     }
 

@@ -21,7 +21,7 @@ pub(super) struct Program {
 
 impl Program {
     /// Loads the program for frames to these addresses, optionally of only one session, and attaches it to the device
-    /// at the place `requested`; if that is `None`, in the driver if possible. With `stamps`, it stamps received
+    /// at the place `requested`; by default in the driver if possible. With `stamps`, the program stamps received
     /// frames.
     pub fn attach(
         device: &Device,

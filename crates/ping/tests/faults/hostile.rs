@@ -23,7 +23,7 @@ fn afterwards(chance: &mut Chance, sequence: u64) -> Option<LateStamps> {
     Some(LateStamps { sequence, stamps: [0; 3].map(|_| Some(time(chance))) })
 }
 
-/// Makes a reflector's message a hostile one, in which every time is invented.
+/// Turns a reflector's message into a hostile one, in which every time is invented.
 fn lies(chance: &mut Chance, message: &mut [u8], other_kernel: bool) {
     let Some(h) = Header::read(message) else { return };
     Header { first: time(chance), second: time(chance), ..h }.write(message);
@@ -130,7 +130,7 @@ fn a_welcome_that_was_cut_off_is_foreign() {
 fn an_emitters_own_messages_sent_back_to_it_are_foreign() {
     let mut run = Run::new(one_by_one(10));
     run.plan.timeout = 200 * MS;
-    // An echo server (RFC 862) sends the emitter's own messages back.
+    // Like an echo server (RFC 862), send the emitter's own messages back.
     run.wire.back(|message| {
         let h = Header::read(message).expect("what a reflector says has a header");
         let kind = if h.kind == Kind::Welcome { Kind::Hello } else { Kind::Probe };

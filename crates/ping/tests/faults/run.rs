@@ -46,7 +46,7 @@ pub fn one_by_one(count: u64) -> Plan {
     }
 }
 
-/// A fault, preceded by its frequency per 1000 messages.
+/// A fault, preceded by its frequency: the number of messages in 1000 to which it applies.
 #[derive(Clone, Copy)]
 pub struct Fault(pub u32, pub fn() -> Fate);
 

@@ -123,7 +123,7 @@ fn a_stamp_before_its_probe_causes_a_negative_segment_that_is_reported() {
         let all = outcome.report.segments.iter().chain(&outcome.report.detail);
         all.clone().find(|p| (p.from, p.to) == (from, to)).expect("there is this part").times.clone()
     };
-    // The table contains the segments between NIC stamps, the detail those between all stamps.
+    // The table contains the segments between NIC stamps, and `detail` those between all stamps.
     let (nic, driver) = (part(Stamp::T1App, Stamp::T1Nic), part(Stamp::T1Sched, Stamp::T1Driver));
     assert_eq!(nic.min_ns, -7 * MS);
     assert!(nic.negative >= 1 && driver.negative >= 1);
@@ -157,7 +157,7 @@ fn a_short_probe_has_no_room_for_the_reflectors_stamps_and_counts_as_complete() 
     }
 }
 
-/// The other kernel's `CLOCK_MONOTONIC` minus this one's, ns.
+/// `CLOCK_MONOTONIC` of the other kernel minus that of this one, ns.
 const OTHER_KERNEL: Ns = 5_000_000_000_000;
 
 /// Turns a reflector's message into one from another machine, whose clock is ahead by [`OTHER_KERNEL`]. The NICs still

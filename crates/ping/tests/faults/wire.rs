@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The NICs' shared clock minus `CLOCK_MONOTONIC`, ns.
 pub const PHC_AHEAD: Ns = 37_000_000_000;
-/// Maximum duration of a run, ns; later calls fail.
+/// Maximum duration of a run, ns; calls after this time fail.
 const LONGEST: Ns = 30_000_000_000;
 
 /// Fate of a message.
@@ -74,21 +74,21 @@ pub enum WireError {
 /// The wire's counts.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    /// Probes accepted from the emitter.
+    /// Number of probes accepted from the emitter.
     pub probes: u64,
-    /// Probes that the emitter's kernel refused.
+    /// Number of probes that the emitter's kernel refused.
     pub refused: u64,
-    /// Answers that the reflector's kernel refused.
+    /// Number of answers that the reflector's kernel refused.
     pub answers_refused: u64,
     /// Sequence numbers of the probes that the reflector received, in order.
     pub there: Vec<u64>,
     /// Sequence numbers of the answers that the emitter received, in order.
     pub back: Vec<u64>,
-    /// Foreign messages that the reflector received.
+    /// Number of foreign messages that the reflector received.
     pub foreign_there: u64,
-    /// Foreign messages that the emitter received.
+    /// Number of foreign messages that the emitter received.
     pub foreign_back: u64,
-    /// Number of messages lost; the fields below count those duplicated, overtaken and held.
+    /// Number of messages lost; the three fields below count those duplicated, overtaken and held.
     pub lost: u64,
     pub twice: u64,
     pub overtaken: u64,
@@ -123,7 +123,7 @@ struct State {
     ledger: Ledger,
     /// Whether there is no reflector at its end.
     dead: bool,
-    /// Whether the emitter then gets the report of a closed port.
+    /// Whether the emitter then receives the report of a closed port.
     says_nobody_there: bool,
     nobody_there: bool,
     /// Number of probes after which the reflector dies.
@@ -308,7 +308,7 @@ impl State {
         match (at_reflector, header) {
             (true, Some(h)) if h.kind == Kind::Probe && message.from == 0 => {
                 ledger.there.push(h.sequence);
-                // The process dies on receiving this probe, and the messages waiting for it are lost.
+                // After `lives_for` probes, the process dies, and the messages waiting for it are lost.
                 self.dead = self.lives_for.is_some_and(|n| ledger.there.len() as u64 >= n);
                 if self.dead {
                     self.there.queue.clear();
@@ -328,7 +328,7 @@ pub struct End {
     is_reflector: bool,
     takes: u16,
     fate: Option<OnStamp>,
-    /// Pending stamps; each arrives when this end has sent the given number of messages.
+    /// Pending stamps; each arrives once this end has sent the given number of messages in total.
     coming: Vec<(u64, Vec<u8>, Stamp, Ns)>,
     sent: u64,
 }

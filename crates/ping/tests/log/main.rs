@@ -1,4 +1,4 @@
-//! A log file contains exactly the transactions pushed into it, and a report on it contains ping's own figures.
+//! A log file contains exactly the transactions pushed into it, and a report on it contains the same figures as ping.
 
 mod rant;
 
@@ -104,7 +104,7 @@ fn a_log_of_all_has_every_transaction_in_either_format() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "parts are gone");
 }
 
-/// The figures of a log that a comparison uses.
+/// The figures of a log for a comparison.
 fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, String> {
     let run = open_recording(path).map_err(|e| e.to_string())?;
     let options = RecordingOptions { threshold_ns: Some(threshold), steps, workers: 2, ..RecordingOptions::default() };

@@ -22,7 +22,7 @@ struct Times {
     hw: [Ns; 4],
 }
 
-/// According to the NICs, the answer arrives 12 µs after the sending, and every hundredth one 5 µs later.
+/// According to the NICs, each answer arrives 12 µs after its probe was sent, and every hundredth one 5 µs later still.
 fn times(n: u64) -> Times {
     let (t, late) = (n as Ns * PERIOD, if n % 100 == 7 { 5000 } else { 0 });
     let hw = [t + 1000, t + 4000, t + 9000 + late, t + 13_000 + late];

@@ -33,7 +33,7 @@ use wires::{capture, hear_all, send_frame};
 
 const GROUP: [u8; 6] = [1, 0x0c, 0xcd, 4, 0, 1];
 const SV: Framing = Framing::Sv { appid: 0x4000 };
-/// Longer than any step takes here, even on a busy machine.
+/// Longer than any step of these tests takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {

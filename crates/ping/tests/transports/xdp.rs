@@ -19,7 +19,7 @@ use std::time::Instant;
 const PLACES: [Place; 2] = [Place::Driver, Place::Generic];
 const OWN: Peer = Peer { mac: THERE_MAC, framing: Framing::Own, tag: None };
 
-/// Reason why AF_XDP cannot be tested here, if there is one.
+/// Why AF_XDP cannot be tested here; `None` if it can.
 pub fn lack() -> Option<String> {
     let pair = Pair::new(1).ok()?;
     let opened = pair.there.inside(|| Xdp::open(XdpOptions::new(THERE)));

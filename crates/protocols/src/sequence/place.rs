@@ -17,7 +17,8 @@ pub(super) enum Offset {
     Ahead(u64, u64),
     /// Behind by this much.
     Behind(u64),
-    /// Before the first number of the epoch or state, where no packets were counted as missing.
+    /// Late, at a position where no packet was counted as missing: before the counted messages of its state, or after
+    /// the last known message of an ended state.
     Uncounted,
     /// Outside this epoch.
     Outside,

@@ -6,7 +6,7 @@ use super::states::States;
 use super::Sequence;
 use crate::Ns;
 
-/// Packets after which a restart is certain; until then the stream may return to its previous numbers.
+/// Number of packets after which a restart is certain; until then the stream may return to its previous numbers.
 const RESTART_SURE: u64 = 8;
 
 impl Sequence {

@@ -21,7 +21,7 @@ pub(super) struct Silence {
 }
 
 impl Sequence {
-    /// Advances to a packet that is newer than all before.
+    /// Advances to a packet that is newer than all previous ones.
     pub(super) fn advance(&mut self, newest: &Epoch, forward: u64, rounds: u64, key: u64, t: Ns) {
         let packets = |numbers: u64| numbers.saturating_sub(1).checked_div(self.step).unwrap_or(0);
         let missing = packets(forward);
@@ -48,8 +48,8 @@ impl Sequence {
         }
     }
 
-    /// Reverts the losses of a silence if the stream has reached the number that the time predicts without these
-    /// losses.
+    /// Reverts the losses of a silence if the stream's number, without the wraps that were counted as missing, is less
+    /// than half a wrap behind the number that the time predicts.
     pub(super) fn catch_up(&mut self, high: i64, t: Ns) {
         let Some(s) = self.silence else { return };
         if t > s.until {

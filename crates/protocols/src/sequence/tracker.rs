@@ -10,17 +10,17 @@ const RETAIN: Ns = 3_000_000_000;
 /// Counts of one stream at one point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Packets received, including duplicates.
+    /// Number of packets received, including duplicates.
     pub received: u64,
-    /// Lower bound of the packets lost; a late packet reduces it again.
+    /// Lower bound of the number of lost packets; a late packet reduces it again.
     pub lost: u64,
-    /// Gaps in the sequence.
+    /// Number of gaps in the sequence.
     pub gaps: u64,
-    /// Duplicate packets.
+    /// Number of duplicate packets.
     pub duplicates: u64,
-    /// Packets that arrived after a later one (RFC 4737, reordered).
+    /// Number of packets that arrived after a later one (RFC 4737, reordered).
     pub out_of_order: u64,
-    /// Restarts of the publisher.
+    /// Number of restarts of the publisher.
     pub restarts: u64,
 }
 

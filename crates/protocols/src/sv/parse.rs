@@ -119,7 +119,8 @@ impl<'a> Frame<'a> {
         Asdus { reader: self.asdus, left: self.found }
     }
 
-    /// Number of ASDUs with this svID; `None` if it is unknown, because not all ASDUs were read and their svIDs differ.
+    /// Number of ASDUs with this svID; `None` if it is unknown: not all ASDUs were read, and those that were read have
+    /// different svIDs, or noASDU is unusable.
     pub fn samples_of(&self, svid: &[u8]) -> Option<u16> {
         let own = self.asdus().filter(|asdu| asdu.svid == svid).count() as u32;
         match self.announced.filter(|announced| *announced >= self.found) {

@@ -11,7 +11,7 @@ const FAULTS: &str = include_str!("look.js");
 /// Script that performs all interactions with the charts.
 const USE: &str = include_str!("use.js");
 
-/// Window size and media of a view.
+/// Window width, colour scheme and medium of a view.
 struct View {
     name: &'static str,
     width: usize,

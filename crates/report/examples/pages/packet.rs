@@ -45,7 +45,7 @@ pub fn find(browser: &mut Browser, html: &Path, json: &Path) -> Res<()> {
     browser.resize(1280, 900)?;
     let (mut span, mut zooms) = (whole, 0);
     loop {
-        // Places the packet off the middle, so that a fixed mark in the middle is not mistaken for it.
+        // Places the packet off centre, so that a fixed mark in the centre is not mistaken for it.
         let from = (at - span * 0.3).clamp(0.0, whole - span);
         browser.open(html, &format!("#t={from:.9}-{:.9}", from + span))?;
         let plot: [f64; 4] = serde_json::from_value(browser.evaluate(PLOT)?)?;

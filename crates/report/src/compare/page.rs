@@ -135,7 +135,7 @@ fn losses(page: &mut Page, comparison: &Comparison) {
 }
 
 fn heads(page: &Page, comparison: &Comparison) -> (String, String) {
-    // `<` at the start of a head marks a text column.
+    // `<` at the start of a heading marks a text column.
     let head = |name: &str| page.clean(name).trim_start_matches('<').to_owned();
     (head(&comparison.a.name), head(&comparison.b.name))
 }

@@ -56,7 +56,7 @@ fn escaped(text: &str) -> String {
     match is_safe {
         true => text.into(),
         false => {
-            // A backslash before the closing bracket would escape it, so that the passthrough does not end.
+            // A backslash before the closing bracket would escape it, and the passthrough would not end.
             let inside = text.trim_end_matches('\\');
             let behind = "{backslash}".repeat(text.len() - inside.len());
             format!("pass:c[{}]{behind}", inside.replace(']', "\\]").replace('|', "\\|"))

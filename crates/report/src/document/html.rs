@@ -85,7 +85,7 @@ pub(crate) fn sheet(sheet: &Sheet) -> String {
     )
 }
 
-/// Sections under construction, and the table of contents.
+/// The sections and the table of contents being built.
 #[derive(Default)]
 struct Body {
     contents: String,

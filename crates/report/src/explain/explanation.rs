@@ -50,7 +50,7 @@ pub struct ExplanationDocument<'a> {
     pub notes: Vec<String>,
 }
 
-/// Number of packets from which the baseline was computed.
+/// Counts of the packets from which the baseline was computed, and of their captures.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BaselineCounts {
     /// Number of on-time packets.
@@ -90,7 +90,7 @@ pub struct CulpritSum {
     pub owner: Option<String>,
     /// Names of the threads that differ from the process's name.
     pub threads: Vec<String>,
-    /// The recorded thread IDs (TIDs).
+    /// Thread IDs (TIDs), as far as they were kept.
     pub pids: Vec<u32>,
     /// Whether the culprit is latpath itself.
     pub latpath: bool,
@@ -130,7 +130,7 @@ pub struct FixOfRows {
 /// A thread, softirq or interrupt.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ActorDocument {
-    /// Its role for a virtual machine, otherwise its name.
+    /// Its role in a virtual machine if it has one, otherwise its name.
     pub name: String,
     /// Thread IDs (TIDs), the latest last; at most 32.
     pub pids: Vec<u32>,
@@ -198,7 +198,7 @@ pub struct CauseDocument {
     pub excess_ns: Ns,
     /// Share of the excess, percent.
     pub share_percent: f64,
-    /// The largest `number` of its intervals; its meaning depends on the cause.
+    /// Largest `number` of the cause's intervals; the meaning of the number depends on the cause.
     pub number: Option<u64>,
     /// The driver's name of the idle state with that number, if it is known.
     pub idle_state: Option<String>,
@@ -269,7 +269,7 @@ pub struct PacketDocument {
     pub stream: String,
     /// Its key in the stream.
     pub key: u32,
-    /// Its sequence number in the stream, unwrapped.
+    /// Its number in the stream, which does not wrap.
     pub number: u64,
     /// Whether the packet was over the threshold.
     pub late: bool,
@@ -289,7 +289,7 @@ pub struct PacketDocument {
     pub daemon_ns: Ns,
     /// Recorded visits to ovs-vswitchd, because no flow matched.
     pub visits: Vec<VisitDocument>,
-    /// Causes; the main cause comes first.
+    /// Causes; the first cause, with the largest excess, comes first.
     pub causes: Vec<CauseOfPacket>,
     /// Sightings on the route, and at Open vSwitch's points.
     pub points: Vec<SightingDocument>,
@@ -373,7 +373,7 @@ pub struct VisitDocument {
     pub missed_before: u64,
     /// Open vSwitch's limits; null if its database did not answer, and its defaults were assumed.
     pub limits: Option<FlowLimitsDocument>,
-    /// Parts of the time; null if they are not recorded.
+    /// Parts of the visit's time; null if they are not recorded.
     pub parts: Option<VisitPartsDocument>,
 }
 
@@ -385,7 +385,7 @@ pub enum FlowDocument {
     Unknown,
     /// The table had no such flow.
     NeverThere {
-        /// How long before the upcall all flows are known, ns.
+        /// Length of the period before the upcall for which all flows are known, ns.
         known_for_ns: Ns,
     },
     /// The flow was installed.

@@ -22,7 +22,7 @@ const NAME: usize = 34;
 /// Minimum width of a lane's name, and of the chart (`LEAST_PICTURE`), in columns of the terminal.
 const LEAST_NAME: usize = 8;
 const LEAST_PICTURE: usize = 20;
-/// Maximum number of steps shown between two points, the longest first.
+/// Maximum number of steps shown between two points: the longest ones.
 const STEPS: usize = 6;
 /// Minimum share of the packet's time, in thousandths, for a separate step; shorter steps are summed.
 const WORTH_PER_MILLE: i128 = 5;

@@ -200,7 +200,7 @@ pub fn explained_packet(explained: PacketTimeline, baseline: &Baseline, context:
 }
 
 /// Nine packets delayed by vhost waiting behind a polling vCPU, and by a flood of softirqs; three by a polling
-/// application; one by an unknown cause; and others.
+/// application; one by an unknown cause; and one by threads that preempt a vCPU.
 pub fn story() -> (Explanation, RunContext) {
     let context = context();
     let mut baseline = Baseline::default();

@@ -12,8 +12,9 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Name of the trace file in a run's directory; the snapshot is saved next to it.
 const FILE: &str = "trace.txt";
 
-/// A tracefs instance that records during the session. On the first late packet, latpath writes a marker to it, takes a
-/// snapshot and stops it; at the end, the trace is saved as `trace.txt` in the run.
+/// A tracefs instance that records during the session. On the first late packet, latpath writes a marker to the trace,
+/// takes a snapshot and stops tracing; at the end, a trace that was stopped in this way is saved as `trace.txt` in the
+/// run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
     /// Name of the instance. An existing instance is used as is; otherwise one is created, and removed at the end.

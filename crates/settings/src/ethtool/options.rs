@@ -63,7 +63,8 @@ fn pairs(text: &str) -> Option<Vec<(String, &str)>> {
 /// changes.
 ///
 /// # Errors
-/// If the text cannot be parsed, names an option that the device lacks, or exceeds a maximum.
+/// If the text cannot be parsed, names an option that the device lacks (unless its value is off or 0), or exceeds a
+/// maximum.
 pub(crate) fn change(options: &mut [Opt], doing: &str, value: &str) -> Result<bool, Refusal> {
     let invalid = |why: String| Refusal::Failed(format!("{doing} {value}: {why}"));
     let pairs = pairs(value).filter(|pairs| !pairs.is_empty());

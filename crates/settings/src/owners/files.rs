@@ -107,7 +107,7 @@ fn udev(root: &Root) -> Vec<(Subject, Owner)> {
     claims
 }
 
-/// Keys of systemd.link(5), and the settings that they set.
+/// Keys of systemd.link(5), and the settings that they affect.
 const OF_LINK: [(&str, &[Setting]); 14] = [
     ("MTUBytes", &[Setting::DeviceMtu]),
     ("TransmitQueueLength", &[Setting::DeviceQueueLength]),

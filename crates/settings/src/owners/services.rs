@@ -86,8 +86,8 @@ fn libvirt(vm: &Vm) -> Vec<(Subject, Owner)> {
     threads.into_iter().chain(of_vm).chain(groups).map(|(s, at)| (Subject::Setting(s, at), owner.clone())).collect()
 }
 
-/// NetworkManager sets properties of the devices that it manages when it activates a connection. Which properties is in
-/// files that only root can read.
+/// NetworkManager sets properties of the devices that it manages when it activates a connection. Its files, which say
+/// which properties, are readable only by root.
 fn network_manager(root: &Root) -> Vec<(Subject, Owner)> {
     const FOLDER: &str = "etc/NetworkManager/system-connections";
     let mut claims = Vec::new();

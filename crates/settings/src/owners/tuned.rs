@@ -118,7 +118,7 @@ fn sections(text: &str) -> Vec<(&str, &str, &str)> {
     all
 }
 
-/// What an option of a plugin sets, each with its value.
+/// The subjects that a plugin's option sets, each with its value.
 fn subjects(plugin: &str, option: &str, value: &str, devices: &str) -> Vec<(Subject, String)> {
     let one = |subject: Subject| vec![(subject, value.to_owned())];
     let all = |settings: &[Setting], at: &str| {

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 /// Maximum number of network devices per namespace whose settings are read.
 const MOST: usize = 128;
-/// Maximum number of devices in a namespace when searching for one.
+/// Maximum number of devices of a namespace that are examined in the search for one.
 const MOST_DEVICES: usize = 1 << 16;
 /// Maximum number of queues read per device and direction.
 const MOST_QUEUES: usize = 256;
@@ -85,7 +85,7 @@ pub(super) fn read(
 }
 
 /// Calls a function with a network namespace (0 is the caller's own), on a thread that has entered it. Returns `None`
-/// if the namespace's /sys may not be mounted.
+/// if it is another namespace and its /sys cannot be mounted.
 fn within<T: Send>(
     source: &Source,
     netns: Inode,

@@ -318,7 +318,8 @@ pub(crate) fn vm_pinning(root: &Root, vm: &Vm) -> Option<String> {
     Some(if all.is_empty() { "none".into() } else { all.join(", ") })
 }
 
-/// One string per NIC, in the order of the guest's devices: `tap of br0, vhost, 1 queue`.
+/// The NICs, in the order of the guest's devices, separated by `; `, e.g. `tap of br0, vhost, 1 queue`; `None` if there
+/// are none.
 pub(crate) fn vm_nics(_: &Root, vm: &Vm) -> Option<String> {
     let one = |tap: &Tap| {
         let kind = match tap.kind {

@@ -16,7 +16,7 @@ fn invalid(why: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, why)
 }
 
-/// Writes a file that exists.
+/// Writes an existing file.
 pub(super) fn write(path: &Path, setting: Setting, value: &str) -> io::Result<()> {
     let before = fs::read_to_string(path)?;
     let text = match setting.info().read {

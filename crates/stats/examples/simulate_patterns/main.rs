@@ -64,7 +64,7 @@ fn is_right(pattern: &Pattern, injected: Injected, begin: Ns) -> bool {
 
 /// Simulates `n` recordings with the same injected pattern. Returns three counts of recordings: those in which a
 /// pattern of its kind is detected, those in which its properties are also correct, and those in which any other
-/// pattern is detected.
+/// pattern is detected that is not a consequence of it.
 fn trials(n: u64, size: Size, kind: Option<PatternKind>, injected: Injected) -> [u64; 3] {
     let (next, counts) = (AtomicU64::new(0), Mutex::new([0; 3]));
     let work = || loop {

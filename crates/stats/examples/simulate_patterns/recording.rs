@@ -42,7 +42,8 @@ pub enum Injected {
     Swing(f64, Ns),
     /// The guest's application becomes slower by this factor.
     Step(f64),
-    /// No packet passes for this long, ns: the tap accepts none (`true`), or the network delivers none (`false`).
+    /// No packet to the guest passes for this long, ns: the tap accepts none (`true`), or the network delivers none
+    /// (`false`).
     Flap(Ns, bool),
     /// Share of packets that pass through the Open vSwitch daemon.
     Path(f64),

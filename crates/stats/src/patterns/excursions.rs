@@ -19,7 +19,7 @@ pub struct Excursion {
     pub to: Ns,
     /// Times of first sighting of these two packets.
     pub seen: (Ns, Ns),
-    /// Maximum time of a packet, ns.
+    /// Longest time that one of these packets took through the segment, ns.
     pub peak: Ns,
     pub packets: u32,
     pub stream: StreamId,

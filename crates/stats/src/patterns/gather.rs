@@ -1,4 +1,4 @@
-//! Gathers the figures in which patterns are searched, in one pass over batches of journeys.
+//! Gathers the figures that are searched for patterns, in one pass over batches of journeys.
 
 use super::excursions::{bound, Excursions, Open};
 use super::levels::{Level, Quartiles};
@@ -201,8 +201,8 @@ impl Patterns {
                 let times = &crossings.times[places.clone()];
                 let Some(own) = Quartiles::of(times, &mut self.scratch.sample) else { continue };
                 levels[*slot].add(times.len(), own);
-                // A queue held for most of a second shifts the quartiles of that second, so use the lowest of the last
-                // three seconds.
+                // A queue held for most of a second shifts the quartiles of that second, so use those with the lowest
+                // median of this and the two previous slots.
                 let usual =
                     before.into_iter().flatten().fold(own, |a, b: Quartiles| if b.middle < a.middle { b } else { a });
                 exceed(excursions, &mut open, batch, (crossings, watched.ends.from), places, bound(usual));
@@ -249,7 +249,8 @@ impl Patterns {
     }
 }
 
-/// The segments between neighbours on a route, whatever their names. Of several segments with the same ends, the first.
+/// The segments between neighbours on a route, whatever their names, and those of upcalls. Of several segments with the
+/// same ends, the first.
 fn watched(setup: &Setup) -> Vec<Watched> {
     let is_step =
         |from: PointId, to: PointId| setup.routes.iter().any(|route| route.windows(2).any(|two| two == [from, to]));

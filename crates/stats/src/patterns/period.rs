@@ -56,7 +56,7 @@ fn near(distance: Ns, period: f64) -> bool {
     (distance as f64 / period - 1.0).abs() < ALIKE
 }
 
-/// The most common distances between neighbouring times.
+/// The most common distances between a time and the [`NEIGHBOURS`] times after it.
 fn candidates(at: &[Ns]) -> Vec<f64> {
     let distance = |n: usize| (1..=NEIGHBOURS).filter_map(move |k| Some((at.get(n + k)? - at[n]) as f64));
     let mut distances: Vec<f64> = (0..at.len()).flat_map(distance).filter(|d| *d > 0.0).collect();

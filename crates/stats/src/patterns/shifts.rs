@@ -38,8 +38,8 @@ pub fn shifts(series: &[f64], floor: f64, level: usize) -> Vec<Shift> {
     levels(series, &places, floor, level)
 }
 
-/// Positions at which the medians of the `width` values before and after differ by more than the noise: the change as a
-/// multiple of the noise, and the best position.
+/// Positions of abrupt changes, at which the medians of the `width` values before and after differ by more than the
+/// noise allows: the change divided by this limit, and the best position.
 fn jumps(series: &[f64], width: usize, floor: f64) -> Vec<(f64, usize)> {
     if series.len() < 4 * width {
         return Vec::new();

@@ -3,7 +3,7 @@
 
 use super::{median, robust_deviation};
 
-/// Minimum number of slots in which a swing is searched.
+/// Minimum number of slots for a search.
 const FEWEST: usize = 40;
 /// Minimum size of a swing, as a multiple of the noise from slot to slot.
 const TIMES_NOISE: f64 = 8.0;
@@ -21,7 +21,7 @@ const SMOOTHED: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Swing {
-    /// Difference between maximum and minimum, ns.
+    /// Median difference between successive turning points, ns.
     pub size: f64,
     /// Mean distance between every second turning point, slots.
     pub period: f64,

@@ -139,13 +139,14 @@ impl Snapshot {
         let mut processes = BTreeSet::new();
         for entry in fs::read_dir("/proc")?.flatten() {
             let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-            // The victim's topology file has another path, so its command line does not match.
+            // A path in the topology's directory. The victim's own topology file is elsewhere, and does not count as a
+            // trace.
             if line.contains(&format!("topology/{name}")) {
                 processes.insert(line.replace('\0', " "));
             }
         }
         let mut devices: Vec<Value> = json("-d -j link show")?.as_array().cloned().unwrap_or_default();
-        // Statistics are left out: they always change.
+        // A device's statistics are its history, not its state.
         for device in &mut devices {
             device.as_object_mut().into_iter().for_each(|device| drop(device.remove("stats")));
         }

@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, path::Path};
 /// Kinds of points at the uplink and the tap that are compared.
 const KINDS: [&str; 6] = ["nic-rx", "tx", "vm-read", "vm-write", "xdp-redirect", "xsk-rx"];
 
-/// Whether the latpath program, which makes the recording, is missing.
+/// Why the latpath program, which makes the recording, cannot be used; `None` if it is built.
 pub fn need_program() -> Lack {
     (!program().exists()).then(|| format!("needs {}, which is not built", program().display()))
 }
@@ -66,7 +66,8 @@ fn same(machine: &Machine, topology: &Topology) -> Test {
     make(topology)?;
     let (seen, on_fast_path) = recorded(machine, topology)?;
     let shown = status(&topology.name)?;
-    // Points that need fentry exist only on a kernel with it; vhost does not exist because the reader is no guest.
+    // Points that need fentry exist only on a kernel with it. Those that need vhost do not exist here, because the
+    // reader is no guest.
     let is_offered = |needs: Option<&str>| match needs {
         None => true,
         Some(needs) => std::env::var_os(NESTED).is_some() && !needs.contains("vhost"),

@@ -29,8 +29,8 @@ impl ArrivalClock {
         new
     }
 
-    /// Reads the clocks again if the last reading is a second old: a daemon may set the time of day or the kernel's TAI
-    /// offset.
+    /// Reads the clocks again if the last reading is at least a second old: a daemon may set the time of day or the
+    /// kernel's TAI offset.
     pub fn follow(&mut self) {
         if monotonic() >= self.next {
             self.read();

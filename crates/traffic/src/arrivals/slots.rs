@@ -3,7 +3,7 @@
 use latpath_model::Ns;
 use std::collections::BTreeMap;
 
-/// Cycles of lateness beyond which frames are counted together.
+/// Number of cycles from which on late frames are counted together.
 pub const MOST_CYCLES: u64 = 1000;
 
 /// The slot of each frame: it repeats every cycle, from `from` to `to` (exclusive) after the frame's send time.

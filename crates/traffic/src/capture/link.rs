@@ -24,7 +24,7 @@ impl Link {
     }
 
     /// Converts the captured bytes of a packet of `len` bytes to an Ethernet frame; returns the frame and its length on
-    /// the wire. Fields that the link type lacks are zero: a cooked frame's destination, both addresses of an IP
+    /// the wire. Fields that the link type lacks are zero: the destination MAC of a cooked frame, both MACs of an IP
     /// packet.
     pub fn frame(self, bytes: Vec<u8>, len: usize) -> (Vec<u8>, usize) {
         let (header, address, ethertype) = match self {

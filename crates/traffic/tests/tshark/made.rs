@@ -222,7 +222,7 @@ pub fn damage(file: &[u8], chance: &mut Chance) -> Vec<u8> {
         if bytes.is_empty() {
             break;
         }
-        // Half of the damage is near the beginning, where the headers are.
+        // Half of the positions, on average, are chosen near the beginning, where the headers are.
         let reach = if chance.below(2) == 0 { bytes.len().min(160) } else { bytes.len() };
         let at = chance.below(reach);
         let word = at / 4 * 4;

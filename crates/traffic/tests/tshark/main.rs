@@ -121,7 +121,8 @@ fn difference(path: &Path) -> Result<Option<String>, String> {
     let fine = has_fine_times(&bytes);
     let same = |(a, b): (&(String, Packet), &(i64, Packet))| a.1 == b.1 && is_time(&a.0, b.0, fine);
     let is_refused = CaptureFile::open(path).map_or(true, |mut capture| {
-        // A capture whose only link type is unsupported is also refused, because tshark rejects unknown link types.
+        // A capture whose only link type is unsupported also counts as refused, because tshark rejects unknown link
+        // types.
         matches!(capture.next_packet(), Err(CaptureError::Link { .. })) && capture.interfaces().len() == 1
     });
     // If the header is damaged, tshark may take the file for another format, in which most packets have no times.

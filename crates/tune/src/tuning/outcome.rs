@@ -36,7 +36,7 @@ pub struct AppliedStep {
     pub step: Planned,
     /// Its effect on the traffic; null if traffic was not watched.
     pub effect: Option<Effect>,
-    /// Why the value was not set at some or all of the step's places; null if it was set at all.
+    /// Why the value was not set at some or all of the step's places; null if it was set at every place.
     pub failed: Option<String>,
 }
 

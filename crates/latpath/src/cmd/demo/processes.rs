@@ -144,7 +144,7 @@ impl DemoProcesses {
         Ok(())
     }
 
-    /// Bytes queued in the application's socket; `None` while it does not listen.
+    /// Number of bytes queued in the application's socket; `None` while it does not listen.
     pub fn queued(&self, guest: Option<&mut Guest>, stop: &dyn Fn() -> bool) -> Result<Option<u64>> {
         let sockets = match (&self.application, guest) {
             (Some(command), _) => fs::read_to_string(format!("/proc/{}/net/packet", command.running.pid())),
@@ -205,7 +205,8 @@ impl DemoProcesses {
         self.recorder.end().map(drop)
     }
 
-    /// Ends all processes and collects their reports; the recorder ends first, while the guest's agent still answers.
+    /// Ends all processes and collects their reports; the recorder ends before the application, while the guest's agent
+    /// still answers.
     pub fn leave(self, guest: Option<&mut Guest>) -> Result<Ending> {
         let publisher = self.publisher.context("nothing was published")?;
         let published = publisher.finish(false)?;

@@ -29,8 +29,8 @@ pub fn count_devices(path: &LabPath, guest: Option<&mut Guest>) -> Result<Device
     Ok(all)
 }
 
-/// Waits until all sent frames were read or dropped, or the counters have not changed for long: an emulated guest may
-/// lag behind, and any machine may delay QEMU or the application.
+/// Waits until all sent frames were read or dropped, or the counters have not changed for a long time: an emulated
+/// guest may lag behind, and any machine may delay QEMU or the application.
 pub fn wait_for_arrival(
     path: &LabPath,
     mut guest: Option<&mut Guest>,

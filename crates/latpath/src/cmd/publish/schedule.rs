@@ -25,7 +25,7 @@ use std::time::Duration;
 const CYCLES: std::ops::RangeInclusive<Ns> = 10_000..=60_000_000_000;
 /// Maximum time before its send time at which a frame is handed over, ns.
 const MOST_ADVANCE: Ns = 1_000_000_000;
-/// Default of this time with a queueing discipline that holds the frame, ns.
+/// Default time before the send time if a queueing discipline holds the frame, ns.
 const ADVANCE: Ns = 500_000;
 /// Maximum number of streams in a schedule.
 const MOST_STREAMS: usize = 256;
@@ -258,7 +258,7 @@ impl Prepared {
         Ok(self.talker.talk(options, stop, sent)?)
     }
 
-    /// Frames per second of all streams.
+    /// Number of frames per second, over all streams.
     fn hz(&self) -> f64 {
         self.plan.streams.len() as f64 * 1e9 / self.plan.schedule.cycle as f64
     }

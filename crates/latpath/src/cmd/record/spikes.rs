@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Maximum time for which a capture waits for packets in flight; after that they count as lost. Nothing else waits for
 /// the capture.
 const MAX_WAIT: Duration = Duration::from_secs(5);
-/// The same if the recording ends with the capture.
+/// The same maximum if the recording ends with the capture.
 const SHORT_WAIT: Duration = Duration::from_millis(300);
 
 /// Flags for spikes.

@@ -179,7 +179,7 @@ impl Measured {
         out
     }
 
-    /// Makes the trials of a plan, or prints it.
+    /// Runs the trials of a plan, or prints the plan.
     fn go(&self, plan: &str, command: &str, directory: &Path, target: &Target) -> Result<Outcome> {
         if self.print_plan {
             print(plan)?;

@@ -20,7 +20,7 @@ const KERNEL: &str = "6.1";
 const LIMIT: Duration = Duration::from_secs(1200);
 /// The configurations, each with the service of its NIC.
 const CONFIGURATIONS: [(&str, NicService); 2] = [("standard", NicService::Qemu), ("vhost", NicService::Default)];
-/// Bytes of the load, the same for all configurations; they take some seconds in an emulated lab.
+/// Amount of data that the load transfers, the same for all configurations; it takes some seconds in an emulated lab.
 const BYTES: &str = "100M";
 /// Boots the lab's hypervisor and runs the study in it.
 pub(super) fn from_outside(repeat: u32, quiet: bool, stop: &AtomicBool) -> Result<Vec<Configuration>> {

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Interval at which the confirmation is checked.
+/// Interval between checks of the confirmation.
 const ROUND: Duration = Duration::from_millis(200);
 /// Line that the process prints as soon as it owns the change.
 const READY: &str = "ready\n";

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Interval of reading the probes.
+/// Interval between reads of the probes.
 const ROUND: Duration = Duration::from_millis(10);
 /// Maximum wait for the first packet at the end of the route.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -93,7 +93,7 @@ impl Watching {
 }
 
 /// A live view of streams during changes. It counts from the end of one step's observation to the end of the next, so
-/// that the change itself lies within.
+/// that the change itself is included.
 pub struct LiveWatch {
     session: LiveSession,
     stop: Arc<AtomicBool>,

@@ -55,8 +55,8 @@ pub const BURST: Blame = of("burst", Causes::These(&[Cause::QueuedBehind]), HOST
 pub const GATE: Blame = of("gate", Causes::These(&[Cause::QdiscHeld]), HOST, ANYONE);
 pub const STOP: Blame = of("stop", Causes::These(&[Cause::Stopped]), HOST, ANYONE);
 pub const HALT: Blame = of("halt", Causes::These(&[Cause::VcpuHalted]), HOST, ANYONE);
-/// CPU time that the kernel reserves for ordinary threads: it appears as real-time throttling, or as a wait for an
-/// ordinary thread.
+/// CPU time that the kernel reserves for ordinary threads: it appears as real-time throttling, or as a wait while an
+/// ordinary thread runs.
 pub const FAIR_SERVER: Blame =
     of("fair server", Causes::These(&[Cause::WaitingForCpu, Cause::VcpuPreempted, Cause::Throttled]), HOST, ANYONE);
 pub const THROTTLE: Blame = of("throttle", Causes::These(&[Cause::Throttled]), HOST, ANYONE);

@@ -117,7 +117,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Reads `times=`, `busy=`, `every=` and `gap=`, in µs. A jump of the clock by more than `gap` means that other
+    /// Reads `times=`, and `busy=`, `every=` and `gap=` in µs. A jump of the clock by `gap` or more means that other
     /// work took the CPU.
     pub fn of(words: &Words) -> io::Result<Self> {
         let gap = words.time("gap").map_or(GAP, ns);
@@ -324,7 +324,7 @@ pub fn spin_until(t: Ns) {
 /// Gap that counts as an interruption, ns: in an emulated guest a thread switch takes more than 100 µs.
 pub const GAP: Ns = 500_000;
 
-/// Keeps the CPU busy until `end`; returns the intervals in which it really ran. Gaps up to `gap` do not count.
+/// Keeps the CPU busy until `end`; returns the intervals in which it really ran. Gaps shorter than `gap` do not count.
 pub fn take_cpu_until(end: Ns, gap: Ns) -> Vec<(Ns, Ns)> {
     let mut pieces = Vec::new();
     loop {
@@ -336,7 +336,7 @@ pub fn take_cpu_until(end: Ns, gap: Ns) -> Vec<(Ns, Ns)> {
     }
 }
 
-/// Adds an interval that begins after all others, merging it with the last one across gaps up to `gap`.
+/// Adds an interval that begins after all others, merging it with the last one across gaps shorter than `gap`.
 fn join(pieces: &mut Vec<(Ns, Ns)>, (begin, end): (Ns, Ns), gap: Ns) {
     match pieces.last_mut() {
         Some(last) if begin - last.1 < gap => last.1 = last.1.max(end),

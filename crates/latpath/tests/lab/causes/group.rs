@@ -46,7 +46,7 @@ impl Group {
 
 const NO_GROUPS: &str = "no control groups with the cpu controller";
 
-/// Returns why [`Group`] cannot be created, if so.
+/// Why [`Group`] cannot be created; `None` if it can.
 pub fn need_group() -> Option<String> {
     Group::new().err().map(|e| format!("needs a cpu control group: {e}"))
 }
@@ -64,7 +64,7 @@ impl Drop for Group {
     }
 }
 
-/// A control group of another controller, in cgroup v1.
+/// A control group in the hierarchy of one cgroup v1 controller.
 pub struct OldGroup(PathBuf);
 
 impl OldGroup {
@@ -96,7 +96,7 @@ impl Drop for OldGroup {
     }
 }
 
-/// Returns why [`OldGroup`] cannot be created with this file, if so.
+/// Why [`OldGroup`] cannot be created with this file; `None` if it can.
 pub fn need_old_group(controller: &str, file: &str) -> Option<String> {
     let lack = || Some(format!("needs the {controller} controller of control groups of version 1, with {file}"));
     OldGroup::new(controller, &[]).ok().filter(|group| group.0.join(file).exists()).map_or_else(lack, |_| None)

@@ -80,7 +80,7 @@ pub fn prepare(scenario: &Scenario, kind: Qemu) -> Result<(), Failed> {
     }
 }
 
-/// Runs the scenario with a fault, on the path of the previous test; returns the recording's contents and the
+/// Runs the scenario with a fault, on the path that all tests share; returns the recording's contents and the
 /// injections.
 fn judge(
     scenario: &mut Scenario,

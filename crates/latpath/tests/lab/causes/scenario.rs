@@ -163,7 +163,8 @@ impl Scenario {
         // At a higher rate, an emulated guest would need as long to drain the queue behind a fault as the fault lasted.
         let rate = match self.guest {
             Some(_) => 250,
-            // On the hog's CPU the publisher and its timer would take 20 % of the hog's time.
+            // At the full rate, the publisher and its timer would take 20 % of the time of the hog, which runs on the
+            // same CPU.
             None if reader.does.contains("hog=1") => 1000,
             None => 4000,
         };
@@ -174,7 +175,8 @@ impl Scenario {
         self.knows(rate)
     }
 
-    /// Waits until the route to the reader is known, and `packets` journeys are recorded.
+    /// Waits until the route to the reader is known and `packets` journeys are recorded, or until the recorder has
+    /// ended.
     pub fn knows(&mut self, packets: u64) -> Result<(), Failed> {
         let is_reader = |point: &Point| point.kind == PointKind::AppRead;
         let knows = |run: Run| run.manifest().route.last().is_some_and(is_reader) && run.journeys() >= packets;

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-/// An activity that takes at least this time.
+/// An activity that delays the reading, normally for at least this time.
 pub type Stall = Box<dyn FnMut(Duration) -> io::Result<()>>;
 
 /// Returns the stall that `stall=` names.

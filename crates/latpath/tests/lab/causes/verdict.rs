@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Minimum share of late packets during faults whose first cause is the fault, %.
+/// Minimum share of the packets delayed by faults that must be explained correctly, %.
 const RIGHT: usize = 95;
 /// Minimum share of the excess attributed to the fault, %.
 const SHARE: Ns = 80;
@@ -92,8 +92,8 @@ impl Seen {
         Ok(Self { journeys, late, explained, captures, on_time: baseline.packets(), offset, run, kept: None })
     }
 
-    /// Expects packets that spent at least half of their time with ovs-vswitchd to have at least [`SHARE`] % of that
-    /// time attributed to it.
+    /// Expects [`RIGHT`] % of the packets that spent at least half of their time with ovs-vswitchd to have at least
+    /// [`SHARE`] % of that time, or of their excess if that is shorter, attributed to its threads.
     pub fn expect_upcalls(&self, truth: &[Injection]) -> Result<(), Failed> {
         let asked: Vec<&Late> = self.explained.iter().filter(|p| p.with_daemon * 2 >= p.last - p.first).collect();
         let is_daemons =

@@ -34,7 +34,7 @@ fn run(_: &Scale) -> Outcome {
     Ok(())
 }
 
-/// The command given to latpath ran in the guest, and its output precedes latpath's.
+/// Expects the command given to latpath to run in the guest, and its output to precede latpath's.
 fn runs_inside(stage: &Stage, command: &str) -> Outcome {
     let words = format!("{command} --in {GUEST}=vsock:{CID}:{PORT} -- cat /proc/cmdline");
     let ended = stage.start(&stage.path().hypervisor, &words)?.finish(Duration::from_secs(120)).map_err(plain)?;

@@ -62,8 +62,8 @@ fn run(_: &Scale) -> Outcome {
     })?;
     outcomes.push(seen.expect(&truth, &blame::GATE));
 
-    // All of the daemon's threads are pinned to one CPU, which another thread occupies at times; meanwhile flows are
-    // removed repeatedly, so that packets need the daemon.
+    // All of the daemon's threads are pinned to one CPU, which another thread occupies at times. Flows are removed
+    // repeatedly, so that packets need the daemon also at those times.
     let mut set = CpuSet::new();
     set.set(1)?;
     for thread in fs::read_dir(format!("/proc/{}/task", stage.open_vswitch()?.daemon()))?.flatten() {

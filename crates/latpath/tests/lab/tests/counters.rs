@@ -78,7 +78,7 @@ fn run(_: &Scale) -> Outcome {
     Ok(())
 }
 
-/// The kernel's drop events of Sampled Values, in a tracefs instance of this test.
+/// The kernel's drop events for Sampled Values frames, in a tracefs instance of this test.
 struct DropEvents(PathBuf);
 
 impl DropEvents {

@@ -34,8 +34,7 @@ pub const FAULTS: Test = Test { name: "door_faults", smoke: false, only_whole: t
 
 /// Number of times that the guest halts while packets wait.
 const HALTS: u32 = 32;
-/// Maximum number of packets without a time at the door, which are the ones before the first interrupt of their queue
-/// is seen.
+/// Maximum number of packets that may lack a time at the door because no interrupt of their queue has been seen yet.
 const FIRST: u64 = 50;
 
 /// Frames per second that an emulated guest can receive continuously.
@@ -139,7 +138,8 @@ struct Counts {
     signalled: u64,
     entered: u64,
     shared: u64,
-    /// Packets that the guest saw before their interrupt: when a guest stops polling, it checks its queue again.
+    /// Number of packets that the guest saw before their interrupt: when a guest stops polling, it checks its queue
+    /// again.
     polled: u64,
 }
 

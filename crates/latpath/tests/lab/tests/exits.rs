@@ -45,7 +45,7 @@ fn run(scale: &Scale) -> Outcome {
     interrupts()
 }
 
-/// A guest that already runs when latpath starts to watch is accounted for the whole window.
+/// A guest that already runs when latpath starts to watch is accounted for during the whole window.
 fn runs_already() -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);

@@ -286,7 +286,7 @@ fn check(seen: &Seen) -> Outcome {
     Ok(())
 }
 
-/// The intervals add up to the window exactly, and agree with the scheduler's figures for the thread.
+/// Expects the intervals to add up to the window exactly, and to agree with the scheduler's figures for the thread.
 fn expect_tiles(vcpu: &VcpuExits, document: &Observation<ExitsFigures>, accounts: &BTreeMap<u32, Account>) -> Outcome {
     let (tiles, window) = (vcpu.figures.tiles, vcpu.window_ns);
     let sum = tiles.sum();

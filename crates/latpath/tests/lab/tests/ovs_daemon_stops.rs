@@ -40,7 +40,7 @@ fn run(_: &Scale) -> Outcome {
     eprintln!("Open vSwitch lost {lost}; {}", report.in_short());
     ensure!(lost > 0, "the daemon's queue did not overflow");
     ensure!(report.journeys_by("upcall") >= without.frames, "not all asked the daemon");
-    // Both packets that did not fit into the queue and packets that are still in it; the kernel reports neither as
+    // Includes packets that did not fit into the queue and packets that are still in it; the kernel reports neither as
     // dropped.
     let at = report.lost_at("host/ovs-upcall@nic0");
     ensure!(at == without.frames && report.lost() == at, "{at} of {} got as far as the upcall", without.frames);

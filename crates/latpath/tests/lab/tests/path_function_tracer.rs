@@ -18,7 +18,7 @@ use std::{
 
 pub const TEST: Test = Test { name: "path_function_tracer", smoke: false, only_whole: false, seconds: 240, run };
 
-/// Packets to compare.
+/// Number of packets to compare.
 const PACKETS: usize = 5;
 
 fn run(_: &Scale) -> Outcome {

@@ -151,8 +151,8 @@ pub fn in_guests(seen: &Observation<ProfileFigures>) -> anyhow::Result<f64> {
     Ok(guest)
 }
 
-/// Expects most samples to have been checked against the times at which their vCPU was in the guest, and none to be
-/// outside these.
+/// Expects at least half of the samples to have been checked against the times at which their vCPU was in the guest,
+/// and none to be outside these.
 fn in_their_guest(guest: &GuestHeader) -> Outcome {
     let (samples, causality) = (guest.samples, guest.causality.context("no causality")?);
     eprintln!("causality: {causality:?}, of {samples} samples, within {} ns", guest.clock_error_ns);

@@ -297,7 +297,7 @@ fn expect_vhost(figures: &QueuesFigures, nic: &Device, service: NicService) -> O
         ensure!(is_same, "{at_vhost}: vhost used {used} buffers, the driver got {got}: {host:#?} {guest:#?}");
         ensure!(host.rounds > 0 && at_host.waited.count > 0, "{at_host:#?}");
         let (signals, by_kvm) = (host.interrupts, host.interrupts_by_irqfd);
-        // On a line that queues share, an interrupt for one queue's buffers delivers those of the others too.
+        // On an interrupt line that queues share, an interrupt for one queue's buffers delivers the others' too.
         let most = if service == NicService::Relayed { all_signals } else { signals };
         ensure!(guest.interrupts <= most, "more interrupts than signals: {host:#?} {guest:#?}");
         let expected = if service == NicService::Default { signals } else { 0 };

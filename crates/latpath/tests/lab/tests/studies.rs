@@ -62,7 +62,7 @@ struct Bench {
 const CABLE: &str = "cable = { namespace = \"study-wire\", device = \"wire0\" }\n";
 
 impl Bench {
-    /// `host` has the topology's devices, and Open vSwitch with its database.
+    /// `host`: namespace of the topology's devices, and database of its Open vSwitch.
     fn new(lab: &Lab, host: Option<(&str, &str)>) -> Result<Self> {
         Self::with(lab, host, SERVICES, CABLE)
     }

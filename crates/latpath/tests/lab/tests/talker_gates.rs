@@ -116,7 +116,7 @@ fn run(scale: &Scale) -> Outcome {
     judge(&talked?, after?)
 }
 
-/// Packets that the kernel's etf has dropped, according to `gates show`, which must agree with tc.
+/// Number of packets that the kernel's etf has dropped, according to `gates show`, which must agree with tc.
 fn dropped_by_etf(nics: &StampingNics) -> Result<u64> {
     let shown: Value = nics.latpath(0, "gates show lpn0 --json", PATIENCE)?.json().map_err(plain)?;
     let listed: Value = serde_json::from_str(&nics.run(0, "tc -s -j qdisc show dev lpn0")?)?;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Noise assumed for a share: eight times this, 2 % of the packets, is the minimum change.
 const NOISE: f64 = 0.0025;
 
-/// Number of slots on each side of a change over which the share is measured.
+/// Maximum number of slots on each side of a change over which the share is measured.
 const LEVEL: usize = 60;
 
 struct Change {

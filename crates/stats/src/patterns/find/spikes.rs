@@ -7,7 +7,7 @@ use crate::patterns::period::{train, Train};
 use crate::patterns::{Occurrence, Pattern, PatternKind};
 use latpath_model::Ns;
 
-/// Numbers of spikes among which a period is searched, always taking the highest ones; tried in this order.
+/// Numbers of spikes to search for a period, always the highest ones; tried in this order.
 const HIGHEST: [usize; 6] = [16, 64, 256, 1024, 4096, usize::MAX];
 /// Maximum time between the starts of successive excursions that belong to the same spike, ns.
 const SAME_SPIKE: Ns = 2_000_000;

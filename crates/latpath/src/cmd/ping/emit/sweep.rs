@@ -39,7 +39,7 @@ pub struct Sweep {
     /// Measure each of these rates in turn, packets per second, e.g. 1k,4k
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["rate", "flood", "log", "threshold", "bucket", "detail"])]
     sweep_rate: Vec<Pace>,
-    /// Measure all sizes and rates of a sweep N times, each time in another order
+    /// Measure all sizes and rates of a sweep N times, each time in a different order
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole::<u16>(1..=1000))]
     sweep_rounds: u16,
 }
@@ -81,7 +81,7 @@ impl Cell {
         self.times.merge(&done.times);
     }
 
-    /// Probes per second that were sent.
+    /// Number of probes sent per second.
     fn sent_hz(&self) -> f64 {
         if self.elapsed > 0 {
             self.counts.sent as f64 * 1e9 / self.elapsed as f64
