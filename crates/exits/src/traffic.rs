@@ -37,14 +37,33 @@ impl Traffic {
     /// Traffic of a VM's taps, from the devices' counts in a window; `None` if no tap is among them.
     pub fn of(vm: &Vm, counted: &DeviceStatistics) -> Option<Self> {
         let mut sum: Option<Self> = None;
-        for passed in vm.taps.iter().filter_map(|tap| counted.get(&tap.place()?)) {
+        for (tap, counted) in vm.taps.iter().filter_map(|tap| Some((tap, counted.get(&tap.place()?)?))) {
             let sum = sum.get_or_insert_with(Self::default);
-            // The host's transmit direction of a tap is the guest's receive direction.
-            sum.to_guest_packets += passed.tx_packets;
-            sum.to_guest_bytes += passed.tx_bytes;
-            sum.from_guest_packets += passed.rx_packets;
-            sum.from_guest_bytes += passed.rx_bytes;
+            let (to_guest, from_guest) = tap.kind.to_and_from_guest(counted);
+            sum.to_guest_packets += to_guest.0;
+            sum.to_guest_bytes += to_guest.1;
+            sum.from_guest_packets += from_guest.0;
+            sum.from_guest_bytes += from_guest.1;
         }
         sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_net::Statistics;
+    use latpath_vms::{Tap, TapKind};
+
+    #[test]
+    fn a_macvtap_receives_what_a_tap_sends() {
+        let tap = |ifindex, kind| Tap { ifindex: Some(ifindex), netns: Some(1), kind, ..Tap::default() };
+        let vm = Vm { taps: vec![tap(2, TapKind::Tap), tap(3, TapKind::Macvtap), tap(4, TapKind::Tap)], ..Vm::default() };
+        let tap = Statistics { tx_packets: 10, tx_bytes: 1000, rx_packets: 1, rx_bytes: 60, ..Statistics::default() };
+        let macvtap = Statistics { rx_packets: 20, rx_bytes: 2000, tx_packets: 2, tx_bytes: 120, ..tap };
+        let counted = [((1, 2), tap), ((1, 3), macvtap), ((1, 9), tap)].into();
+        let expected =
+            Traffic { to_guest_packets: 30, to_guest_bytes: 3000, from_guest_packets: 3, from_guest_bytes: 180 };
+        assert_eq!(Traffic::of(&vm, &counted), Some(expected));
     }
 }

@@ -6,9 +6,10 @@ use latpath_bpf::Functions;
 use latpath_counters::DeviceStatistics;
 use latpath_histogram::Histogram;
 use latpath_model::Observation;
-use latpath_net::{Inode, Statistics};
+use latpath_net::Inode;
 use latpath_queues::{Queue, Queues as Counted, Side, VirtioDevice};
 use latpath_stats::TimeFigures;
+use latpath_vms::TapKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -174,6 +175,8 @@ pub struct Names {
     pub netns: Option<Inode>,
     /// Counters of network devices over the window, by namespace and index.
     pub statistics: DeviceStatistics,
+    /// Kinds of the VMs' taps, by namespace and index.
+    pub taps: HashMap<(Inode, u32), TapKind>,
 }
 
 /// Key of a device: side, process, namespace and index.
@@ -239,21 +242,20 @@ impl Device {
                 }
             }
             Side::Vhost => {
-                let counted = names.statistics.get(&(netns, number));
-                // The guest receives what the tap sends. In the ring, each packet is preceded by a header.
+                let device = (netns, number);
+                let kind = names.taps.get(&device).copied().unwrap_or_default();
+                let counted = names.statistics.get(&device).map(|counted| kind.to_and_from_guest(counted));
+                // In the ring, each packet is preceded by a header.
                 let header = queues.iter().map(|q| u64::from(q.header)).max().unwrap_or(0);
                 let written: u64 = queues.iter().filter(|q| !q.directions.reads).map(|q| q.counts.written_bytes).sum();
                 let of_reading = |get: fn(&Queue) -> u64| -> u64 {
                     queues.iter().filter(|q| q.directions.reads).map(|q| get(q)).sum()
                 };
                 let (sent, read) = (of_reading(|q| q.waited.count()), of_reading(|q| q.counts.read_bytes));
-                let to_guest = |c: &Statistics| {
-                    let bytes = written.saturating_sub(header * c.tx_packets);
-                    agreement((None, bytes), (c.tx_packets, c.tx_bytes))
+                let to_guest = |(packets, bytes): (u64, u64)| {
+                    agreement((None, written.saturating_sub(header * packets)), (packets, bytes))
                 };
-                let from_guest = |c: &Statistics| {
-                    agreement((Some(sent), read.saturating_sub(header * sent)), (c.rx_packets, c.rx_bytes))
-                };
+                let from_guest = |counted| agreement((Some(sent), read.saturating_sub(header * sent)), counted);
                 Self {
                     side,
                     name: queues.iter().map(|q| q.name.clone()).find(|name| !name.is_empty()),
@@ -262,8 +264,8 @@ impl Device {
                     vm: names.vms.get(&pid).cloned(),
                     pid: (pid != 0).then_some(pid),
                     queues: figures,
-                    to_guest: counted.map(to_guest),
-                    from_guest: counted.map(from_guest),
+                    to_guest: counted.map(|(passed, _)| to_guest(passed)),
+                    from_guest: counted.map(|(_, passed)| from_guest(passed)),
                 }
             }
         }

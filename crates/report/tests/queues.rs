@@ -9,6 +9,7 @@ use latpath_queues::{Directions, Queue, QueueCounts, Queues, Ring, Side, VirtioD
 use latpath_report::queues::text;
 use latpath_report::Style;
 use latpath_stats::units::Letters;
+use latpath_vms::TapKind;
 
 const SECOND: i64 = 1_000_000_000;
 const HANDLE_TX: u64 = 0xffff_ffff_c000_0100;
@@ -91,6 +92,7 @@ fn names() -> Names {
         vms: [(227, "guest0".to_owned())].into(),
         netns: Some(1),
         statistics: [((1, 2), counted), ((40, 7), tap)].into(),
+        taps: [((40, 7), TapKind::Tap)].into(),
     }
 }
 
@@ -124,6 +126,22 @@ fn packets_are_counted_without_their_headers_and_held_against_the_devices_counte
     assert_eq!(card.queues.iter().map(|queue| queue.queue.as_str()).collect::<Vec<_>>(), ["input.0", "output.0"]);
     assert_eq!(card.queues[0].interrupt_name.as_deref(), Some("virtio3-input.0"));
     assert_eq!(tap.queues[0].queue, "tx 0");
+}
+
+#[test]
+fn a_macvtap_counts_in_the_other_direction() {
+    let mut names = names();
+    let tap = names.statistics[&(40, 7)];
+    let macvtap =
+        Statistics { rx_packets: tap.tx_packets, rx_bytes: tap.tx_bytes, tx_packets: 999, tx_bytes: tap.rx_bytes, ..tap };
+    let queues = || seen(vec![queue(Side::Vhost, "vnet0", 1000, READS)]);
+    let to_guest = |figures: &QueuesFigures| figures.devices[0].to_guest.map(|agreement| agreement.device_packets);
+    let of_tap = QueuesFigures::observe(&queues(), &names).figures;
+    names.statistics.insert((40, 7), macvtap);
+    names.taps.insert((40, 7), TapKind::Macvtap);
+    let of_macvtap = QueuesFigures::observe(&queues(), &names).figures;
+    assert_eq!(of_macvtap.devices[0].from_guest.map(|agreement| agreement.difference()), Some((1, 120)));
+    assert_eq!((to_guest(&of_tap), to_guest(&of_macvtap)), (Some(2000), Some(2000)));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::passthrough::Passthrough;
 use latpath_linux::Cpus;
+use latpath_net::Statistics;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -144,6 +145,19 @@ pub enum TapKind {
     Tap,
     /// A macvtap or ipvtap (`/dev/tapN`).
     Macvtap,
+}
+
+impl TapKind {
+    /// Packets and bytes that the device counted to the guest, and those from the guest. A tap transmits to the guest;
+    /// a macvtap receives for it, and transmits what the guest sends (drivers/net/macvlan.c).
+    pub fn to_and_from_guest(self, counted: &Statistics) -> ((u64, u64), (u64, u64)) {
+        let sent = (counted.tx_packets, counted.tx_bytes);
+        let received = (counted.rx_packets, counted.rx_bytes);
+        match self {
+            Self::Tap => (sent, received),
+            Self::Macvtap => (received, sent),
+        }
+    }
 }
 
 /// Bridge of a tap.
