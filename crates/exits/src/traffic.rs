@@ -58,7 +58,8 @@ mod tests {
     #[test]
     fn a_macvtap_receives_what_a_tap_sends() {
         let tap = |ifindex, kind| Tap { ifindex: Some(ifindex), netns: Some(1), kind, ..Tap::default() };
-        let vm = Vm { taps: vec![tap(2, TapKind::Tap), tap(3, TapKind::Macvtap), tap(4, TapKind::Tap)], ..Vm::default() };
+        let vm =
+            Vm { taps: vec![tap(2, TapKind::Tap), tap(3, TapKind::Macvtap), tap(4, TapKind::Tap)], ..Vm::default() };
         let tap = Statistics { tx_packets: 10, tx_bytes: 1000, rx_packets: 1, rx_bytes: 60, ..Statistics::default() };
         let macvtap = Statistics { rx_packets: 20, rx_bytes: 2000, tx_packets: 2, tx_bytes: 120, ..tap };
         let counted = [((1, 2), tap), ((1, 3), macvtap), ((1, 9), tap)].into();

@@ -132,8 +132,13 @@ fn packets_are_counted_without_their_headers_and_held_against_the_devices_counte
 fn a_macvtap_counts_in_the_other_direction() {
     let mut names = names();
     let tap = names.statistics[&(40, 7)];
-    let macvtap =
-        Statistics { rx_packets: tap.tx_packets, rx_bytes: tap.tx_bytes, tx_packets: 999, tx_bytes: tap.rx_bytes, ..tap };
+    let macvtap = Statistics {
+        rx_packets: tap.tx_packets,
+        rx_bytes: tap.tx_bytes,
+        tx_packets: 999,
+        tx_bytes: tap.rx_bytes,
+        ..tap
+    };
     let queues = || seen(vec![queue(Side::Vhost, "vnet0", 1000, READS)]);
     let to_guest = |figures: &QueuesFigures| figures.devices[0].to_guest.map(|agreement| agreement.device_packets);
     let of_tap = QueuesFigures::observe(&queues(), &names).figures;

@@ -67,7 +67,12 @@ impl Instrument for Queues {
             vms: scope.known().iter().map(|vm| (vm.pid, vm.name.clone())).collect(),
             netns: Some(own),
             statistics: since(&after, &before),
-            taps: scope.known().iter().flat_map(|vm| &vm.taps).filter_map(|tap| Some((tap.place()?, tap.kind))).collect(),
+            taps: scope
+                .known()
+                .iter()
+                .flat_map(|vm| &vm.taps)
+                .filter_map(|tap| Some((tap.place()?, tap.kind)))
+                .collect(),
         };
         let mut observation = QueuesFigures::observe(&seen, &names);
         observation.notes.extend(scope.vhost_user_notes());
