@@ -16,7 +16,7 @@ use latpath_model::text::visible;
 use latpath_model::{Counters, DropNote, Ns, Point, PointInfo, Sighting, Source, StreamId, StreamSpec, MAX_COUNT};
 use latpath_report::text;
 use latpath_run::{Manifest, Rows};
-use latpath_stats::{summarise, units::Letters, Aggregate, Batches, Facts, Setup, Summary};
+use latpath_stats::{summarise, units::CharacterSet, Aggregate, Batches, Facts, Setup, Summary};
 use latpath_vms::{Role, Thread, Vm, VmsByMachine};
 use std::sync::{Arc, Mutex};
 
@@ -151,7 +151,7 @@ pub fn run(bytes: &[u8]) {
         &summary,
         None,
         &latpath_report::Options {
-            style: Letters::Unicode.into(),
+            style: CharacterSet::Unicode.into(),
             histograms: Vec::new(),
             covers: None,
             limits: Vec::new(),

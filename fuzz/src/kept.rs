@@ -10,14 +10,14 @@ use latpath_bpf::Window;
 use latpath_exits::{Exits, Reason, Traffic, Vcpu, VcpuTimes};
 use latpath_histogram::Histogram;
 use latpath_ladder::trace_text::import;
-use latpath_observe::exits::{About, ExitsFigures};
+use latpath_observe::exits::{ExitsFigures, VmFacts};
 use latpath_observe::profile::{of_one_vm, Diff, ProfileFigures};
 use latpath_observe::queues::{Device, QueueCounts, QueueFigures};
 use latpath_observe::study::{Configuration, KeptProfile, Part, Setup, Work, VERSION};
 use latpath_profile::{Frame, Header, Kind, Profile};
 use latpath_report::cpu_profile::{diff_text, flame_graph_of_difference, text};
 use latpath_report::study::{study_of_vms_html, study_of_vms_text};
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use latpath_vms::exit_reason::{Names, SVM};
 use std::sync::atomic::AtomicBool;
 
@@ -39,7 +39,7 @@ fn read(bytes: &[u8]) -> bool {
 fn show_study(one: Configuration) {
     let other = Configuration { name: "another".into(), ..one.clone() };
     for all in [vec![one.clone()], vec![one.clone(), other]] {
-        clean(&study_of_vms_text(&all, Letters::Unicode.into()));
+        clean(&study_of_vms_text(&all, CharacterSet::Unicode.into()));
         clean(&study_of_vms_html(&all));
         clean(&serde_json::to_string(&all).expect("figures are JSON"));
     }
@@ -50,7 +50,7 @@ fn show_study(one: Configuration) {
 
 /// Shows the profile alone, and compared with an empty one, both as the earlier and as the later profile.
 fn show_profile(profile: Profile) {
-    clean(&text(&ProfileFigures::observe(&profile, 0), 20, &["main".into()], Letters::Unicode.into()));
+    clean(&text(&ProfileFigures::observe(&profile, 0), 20, &["main".into()], CharacterSet::Unicode.into()));
     let again = Profile::parse(profile.kept().as_bytes(), "kept").expect("what was read is kept as it was");
     assert_eq!(again.stacks, profile.stacks);
     let of_lines: i128 = profile.stacks.values().map(|ns| i128::from(*ns)).sum();
@@ -61,7 +61,7 @@ fn show_profile(profile: Profile) {
     for (before, after) in [(profile.clone(), Profile::default()), (Profile::default(), profile)] {
         let (before, after, _) = of_one_vm(before, after);
         let diff = Diff::new(&before, &after);
-        clean(&diff_text(&diff, 20, Letters::Unicode.into()));
+        clean(&diff_text(&diff, 20, CharacterSet::Unicode.into()));
         clean(&serde_json::to_string(&diff).expect("figures are JSON"));
         // Flame graphs with many frames are slow.
         if before.stacks.len() + after.stacks.len() < 64 {
@@ -96,7 +96,7 @@ fn some_configuration(traffic: Traffic) -> Configuration {
     let vcpu = Vcpu { tid: 501, pid: 500, until: 100_000, tiles, exits: 1, reasons, ..Vcpu::default() };
     let window = Window { until: 100_000, ..Window::default() };
     let exits = Exits { window, vcpus: vec![vcpu], ..Exits::default() };
-    let exits = ExitsFigures::observe(&exits, &Names::default(), |_| About::default()).figures.vms.pop();
+    let exits = ExitsFigures::observe(&exits, &Names::default(), |_| VmFacts::default()).figures.vms.pop();
     let trace = include_bytes!("../seeds/trace_text/x86");
     let ladder = import(&mut &trace[..], &AtomicBool::new(false)).ok().map(|imported| imported.report);
     let counts = QueueCounts { used_buffers: 9, read_bytes: 900, kicks: 3, ..QueueCounts::default() };

@@ -32,7 +32,7 @@ fn streams() -> Vec<StreamSpec> {
 }
 
 /// Maximum length of a frame, bytes.
-const MOST: usize = 9216;
+const MAX: usize = 9216;
 /// Number of readable bytes after a frame, as in kernel_parser.c.
 const BEHIND: usize = 4096;
 
@@ -100,7 +100,7 @@ fn find(parser: &Parser, frame: &[u8], paged: usize, no_link: u16) -> (ParserRes
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
-    let frame = &bytes[..bytes.len().min(MOST)];
+    let frame = &bytes[..bytes.len().min(MAX)];
     let parser = parser();
     let (found, streams) = find(&parser, frame, 0, 0);
     let (header, listed) = match Matcher::read(frame) {

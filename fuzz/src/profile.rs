@@ -17,7 +17,7 @@ use latpath_profile::{
     Thread,
 };
 use latpath_report::cpu_profile::{firefox, flame_graph, text, Machine as Shown};
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use latpath_vms::Vm;
 
 const MS: Ns = 1_000_000;
@@ -104,7 +104,7 @@ fn follow(bytes: &[u8]) -> Profile {
 
 fn show(profile: &Profile, host: &Samples, guest: &Guest) {
     let document = ProfileFigures::observe(profile, 0);
-    clean(&text(&document, 20, &["main".into()], Letters::Unicode.into()));
+    clean(&text(&document, 20, &["main".into()], CharacterSet::Unicode.into()));
     clean(&serde_json::to_string_pretty(&document).expect("figures are JSON"));
     let kept = profile.kept();
     clean(&kept);

@@ -16,7 +16,7 @@ use latpath_model::{Point, PointInfo, StreamSpec};
 use latpath_report::{explanation_document, explanation_text, report_json, text, Head, Options};
 use latpath_run::{ClockSample, MachineFigures, MachineRecord, Manifest, NamedSegment, Run, Select, Writer};
 use latpath_run::{JOURNEYS, MANIFEST, SPIKES};
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::OnceLock;
@@ -119,7 +119,7 @@ pub fn run(bytes: &[u8]) {
 fn read(run: &Run) {
     let options = SummaryOptions { worst: 4, workers: 1, ..SummaryOptions::default() };
     let summary = summarise(run, &options).expect("no segment is asked for");
-    let letters = Letters::Unicode;
+    let letters = CharacterSet::Unicode;
     clean(&text(
         &summary,
         Some(run),

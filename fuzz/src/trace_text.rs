@@ -4,7 +4,7 @@
 use crate::agent::clean;
 use latpath_ladder::trace_text::import;
 use latpath_report::ladder_text;
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use std::sync::atomic::AtomicBool;
 
 /// Runs one input.
@@ -17,7 +17,7 @@ pub fn run(bytes: &[u8]) {
                 assert!(rungs == means.total.sum_ns && means.rungs.iter().all(|rung| rung.time.min_ns >= 0));
             }
             assert!(report.figures.events > 0 || report.figures.queues.is_empty());
-            clean(&ladder_text(&report, Letters::Unicode.into()));
+            clean(&ladder_text(&report, CharacterSet::Unicode.into()));
             clean(&serde_json::to_string(&report).expect("figures are JSON"));
         }
         Err(error) => assert!(!error.to_string().is_empty()),

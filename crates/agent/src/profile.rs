@@ -116,7 +116,7 @@ impl From<Slice> for Packed {
 /// bytes on the wire, but a hundred in memory.
 fn check(mut bytes: &[u8]) -> Result<(), String> {
     /// Limit of each field, by tag: total number of entries; for call chains (5), their total bytes.
-    const MOST: [(u32, usize); 11] = [
+    const MAX: [(u32, usize); 11] = [
         (3, MAX_NAMES),
         (4, MAX_THREADS),
         (5, MAX_FRAMES),
@@ -131,12 +131,12 @@ fn check(mut bytes: &[u8]) -> Result<(), String> {
     ];
     /// Pseudo tag under which call chains are counted.
     const CHAINS: u32 = 0;
-    let mut counts = MOST.map(|_| 0usize);
+    let mut counts = MAX.map(|_| 0usize);
     let mut count = |tag: u32, more: usize| {
-        let Some(at) = MOST.iter().position(|(field, _)| *field == tag) else { return Ok(()) };
+        let Some(at) = MAX.iter().position(|(field, _)| *field == tag) else { return Ok(()) };
         counts[at] = counts[at].saturating_add(more);
-        match counts[at] > MOST[at].1 {
-            true => Err(format!("its field {tag} has more than {} entries", MOST[at].1)),
+        match counts[at] > MAX[at].1 {
+            true => Err(format!("its field {tag} has more than {} entries", MAX[at].1)),
             false => Ok(()),
         }
     };
@@ -351,7 +351,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// A sampler that produces this number of slices.
-    struct Made(u32);
+    struct FakeSampler(u32);
 
     fn slice(number: i64) -> Slice {
         Slice {
@@ -368,7 +368,7 @@ mod tests {
         }
     }
 
-    impl Sampler for Made {
+    impl Sampler for FakeSampler {
         fn step(&mut self) -> Option<Slice> {
             self.0 += 1;
             Some(slice(self.0.into()))
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn slices_arrive_unchanged_in_parts_with_the_last_one() {
-        let mut profiling = Profiling::begin(Box::new(|| Ok(Box::new(Made(0))))).unwrap();
+        let mut profiling = Profiling::begin(Box::new(|| Ok(Box::new(FakeSampler(0))))).unwrap();
         let mut pieces = Vec::new();
         while pieces.len() < 20 {
             match profiling.piece() {

@@ -24,7 +24,7 @@ const BURST: u64 = 64;
 const BURST_STEP: Duration = Duration::from_millis(7);
 const BURST_TIME: Duration = Duration::from_millis(500);
 /// Minimum number of exchanges of the first burst.
-const LEAST_EXCHANGES: u64 = 3;
+const MIN_EXCHANGES: u64 = 3;
 /// Maximum wait for the agent before commands and timeouts are checked.
 const ROUND: Duration = Duration::from_millis(100);
 /// Maximum wait for the last output of a carrier command.
@@ -307,7 +307,7 @@ impl Session {
         let (requested, under_way) = state.inbox.requested();
         let exchanges = requested - under_way as u64;
         let burst_over = self.greeted.is_some_and(|at| at.elapsed() >= BURST_TIME) || exchanges >= BURST;
-        state.ready |= burst_over && exchanges >= LEAST_EXCHANGES;
+        state.ready |= burst_over && exchanges >= MIN_EXCHANGES;
         let bye = state.inbox.ended;
         drop(state);
         self.shared.changed.notify_all();

@@ -204,7 +204,7 @@ fn a_dead_machine_returns_its_received_sightings_and_delays_no_other() {
 fn a_probe_that_cannot_be_attached_is_reported_with_its_cause() {
     let (host, guest) = UnixStream::pair().unwrap();
     let agent = std::thread::spawn(move || {
-        let make = |_: &StartRequest| Err::<Attached<fake::Given>, _>("no BTF in this kernel".to_string());
+        let make = |_: &StartRequest| Err::<Attached<fake::FakeSource>, _>("no BTF in this kernel".to_string());
         latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
     });
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
@@ -217,7 +217,7 @@ fn a_probe_that_cannot_be_attached_is_reported_with_its_cause() {
 fn a_probe_that_panics_while_attaching_is_an_error_of_that_machine() {
     let (host, guest) = UnixStream::pair().unwrap();
     std::thread::spawn(move || {
-        let make = |_: &StartRequest| -> Result<Attached<fake::Given>, String> { panic!("on purpose, in a test") };
+        let make = |_: &StartRequest| -> Result<Attached<fake::FakeSource>, String> { panic!("on purpose, in a test") };
         latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
     });
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
@@ -235,7 +235,7 @@ fn clock_exchanges_continue_while_the_probe_is_attached() {
             let before = heard.load(Ordering::SeqCst);
             // A time reply has fewer than 50 bytes, and no other messages are sent in the meantime.
             until("ten answers", || heard.load(Ordering::SeqCst) > before + 500).unwrap();
-            Err::<Attached<fake::Given>, _>("slow".to_string())
+            Err::<Attached<fake::FakeSource>, _>("slow".to_string())
         };
         latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
     });
@@ -356,10 +356,10 @@ fn both_ends_skip_leftovers_of_an_older_session() {
     assert_eq!(agent.thread.join().unwrap().unwrap(), Ended::Stopped);
 }
 
-fn fresh() -> impl FnOnce(&StartRequest) -> Result<Attached<fake::Given>, String> + Clone + Send + 'static {
+fn fresh() -> impl FnOnce(&StartRequest) -> Result<Attached<fake::FakeSource>, String> + Clone + Send + 'static {
     |_: &StartRequest| {
         let from = std::sync::mpsc::channel().1;
-        Ok(fake::Given { from, points: 2, watermark: 0, made: 0, alive: Default::default() }.into())
+        Ok(fake::FakeSource { from, points: 2, watermark: 0, made: 0, alive: Default::default() }.into())
     }
 }
 

@@ -7,13 +7,13 @@ use latpath_stats::figures::packets;
 use latpath_stats::{Aggregate, Batches, IntervalFigures, Setup};
 
 /// Maximum number of intervals of a run.
-const MOST: Ns = 10_000;
+const MAX: Ns = 10_000;
 
 /// Figures of the intervals from the first packet's interval to the last packet's, including empty ones. Intervals are
 /// numbered from the run's start.
 ///
 /// # Errors
-/// If there are more than `MOST` intervals, or the run was imported from durations alone, so that its times of day are
+/// If there are more than `MAX` intervals, or the run was imported from durations alone, so that its times of day are
 /// made up.
 pub(crate) fn intervals(analysis: &Analysis) -> Result<Vec<IntervalFigures>, String> {
     let Analysis { run, options, manifest, .. } = analysis;
@@ -25,9 +25,9 @@ pub(crate) fn intervals(analysis: &Analysis) -> Result<Vec<IntervalFigures>, Str
     // Times before the run's start (because of a wrong clock, or computed from a sample) belong to the first interval.
     let number = |t: Ns| t.saturating_sub(start).max(0) / every;
     let many = number(last).saturating_sub(number(first)).saturating_add(1);
-    if many > MOST {
+    if many > MAX {
         return Err(format!(
-            "--every: the run has {many} intervals of this length; at most {MOST} are shown, so choose a longer one"
+            "--every: the run has {many} intervals of this length; at most {MAX} are shown, so choose a longer one"
         ));
     }
     let setup = Setup { worst: 0, ..analysis.setup.clone() };

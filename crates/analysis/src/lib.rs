@@ -28,7 +28,7 @@ pub use chosen::Chosen;
 pub use digest::digest;
 pub use explain::{Explainer, Explanation, LiveExplainer, PacketSelector};
 pub use layout::{layout_of, recorded_layout, SegmentsDocument};
-pub use limit::{parse_duration, time_figure, About, BadLimit, Limit, LimitVerdict};
+pub use limit::{parse_duration, time_figure, BadLimit, Limit, LimitOrigin, LimitVerdict};
 pub use notation::Notation;
 pub use profile::{names as profile_names, profile, BadProfile, Profile};
 pub use span::{instant, span, When};

@@ -22,14 +22,14 @@ pub struct Limit {
     what: Subject,
     /// Maximum of the figure (times in ns); for journeys, the minimum.
     bar: i64,
-    about: Option<About>,
+    about: Option<LimitOrigin>,
     /// Whether the figure is not measured here.
     is_not_measured: bool,
 }
 
 /// What a profile's limit is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct About {
+pub struct LimitOrigin {
     /// Human-readable name of the limit.
     pub name: String,
     /// The standard, device or customer that requires it.
@@ -218,7 +218,7 @@ impl FromStr for Limit {
 }
 
 impl Limit {
-    pub(crate) fn of_profile(self, about: About) -> Self {
+    pub(crate) fn of_profile(self, about: LimitOrigin) -> Self {
         Self { about: Some(about), ..self }
     }
 
@@ -233,7 +233,7 @@ impl Limit {
     }
 
     /// What the limit is for, if a profile set it.
-    pub fn about(&self) -> Option<&About> {
+    pub fn about(&self) -> Option<&LimitOrigin> {
         self.about.as_ref()
     }
 

@@ -1,20 +1,20 @@
 //! Notation of numbers and names in text.
 
 use latpath_model::Ns;
-use latpath_stats::units::{of_things, Letters};
+use latpath_stats::units::{of_things, CharacterSet};
 
 /// Character set of a text, and whether only people read it.
 #[derive(Clone, Copy, Debug)]
 pub struct Notation {
     /// Character set of the output.
-    pub letters: Letters,
+    pub letters: CharacterSet,
     /// Whether digits are grouped; programs cannot parse grouped digits.
     pub is_for_people: bool,
 }
 
-impl From<Letters> for Notation {
+impl From<CharacterSet> for Notation {
     /// Notation for text that programs may parse.
-    fn from(letters: Letters) -> Self {
+    fn from(letters: CharacterSet) -> Self {
         Self { letters, is_for_people: false }
     }
 }

@@ -1,6 +1,6 @@
 //! Profiles: limits with a name and a source, from a TOML file or built in.
 
-use crate::limit::{About, BadLimit, Limit};
+use crate::limit::{BadLimit, Limit, LimitOrigin};
 use latpath_journey::segments::split;
 use serde::Deserialize;
 use std::io::Read;
@@ -14,7 +14,7 @@ const OWN: [(&str, &str); 4] = [
     ("seapath", include_str!("../profiles/seapath.toml")),
 ];
 /// Maximum size of a profile, bytes.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Limits of one standard, device or customer.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ pub fn profile(name: &str) -> Result<Profile, BadProfile> {
     }
     let limit = |row: Row| {
         let limit: Limit = row.limit.parse().map_err(|error| BadProfile::Limit { name: name.into(), error })?;
-        Ok(limit.of_profile(About { name: row.name, source: row.source }))
+        Ok(limit.of_profile(LimitOrigin { name: row.name, source: row.source }))
     };
     let segment = |Ends { name, from, to }: Ends| {
         let text = format!("{name}={from}..{to}");
@@ -117,7 +117,7 @@ pub fn profile(name: &str) -> Result<Profile, BadProfile> {
 fn read(name: &str) -> Result<String, BadProfile> {
     let path = PathBuf::from(name);
     let mut text = String::new();
-    match std::fs::File::open(&path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text)) {
+    match std::fs::File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text)) {
         Ok(_) => Ok(text),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(BadProfile::Unknown(name.into())),
         Err(error) => Err(BadProfile::File { path, error }),

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 /// Log of the current load. libbpf has one print callback per process.
 static LOG: Mutex<String> = Mutex::new(String::new());
 /// Maximum size of the kept log, bytes. The verifier's log can be megabytes long; only its end contains the reason.
-const MOST: usize = 64 << 10;
+const MAX: usize = 64 << 10;
 /// Number of lines of the verifier's log in an error.
 const LINES: usize = 3;
 
@@ -16,7 +16,7 @@ fn print(level: PrintLevel, text: String) {
     if level == PrintLevel::Warn {
         let mut log = LOG.lock().unwrap_or_else(|e| e.into_inner());
         log.push_str(&text);
-        let cut = log.len().saturating_sub(MOST);
+        let cut = log.len().saturating_sub(MAX);
         let cut = (cut..=log.len()).find(|i| log.is_char_boundary(*i)).unwrap_or(0);
         log.drain(..cut);
     }

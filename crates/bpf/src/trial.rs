@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Maximum length of a frame, bytes.
-pub const MOST: usize = crate::constants::TRIAL_BYTES;
+pub const MAX: usize = crate::constants::TRIAL_BYTES;
 
 crate::plain!(types::trial);
 
@@ -36,7 +36,7 @@ pub fn run<T: Plain>(program: &impl AsRawFd, context: &mut T) -> std::io::Result
 
 /// Result of the programs for one frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct TrialResult {
     /// The streams to which the frame belongs, each with the frame's key.
     pub streams: Vec<(StreamId, u32)>,
     /// Whether the frame is malformed for the protocol of its ethertype or port.
@@ -89,8 +89,8 @@ impl Trial {
     /// Runs the programs on a frame whose last `paged` bytes are in a page fragment.
     ///
     /// # Errors
-    /// If the frame is longer than [`MOST`], or the kernel does not run the programs.
-    pub fn run(&self, frame: &[u8], paged: usize) -> std::io::Result<Found> {
+    /// If the frame is longer than [`MAX`], or the kernel does not run the programs.
+    pub fn run(&self, frame: &[u8], paged: usize) -> std::io::Result<TrialResult> {
         self.run_as(frame, paged, 0)
     }
 
@@ -98,12 +98,12 @@ impl Trial {
     ///
     /// # Errors
     /// Like [`run`](Self::run).
-    pub fn run_without_link(&self, packet: &[u8], paged: usize, ethertype: u16) -> std::io::Result<Found> {
+    pub fn run_without_link(&self, packet: &[u8], paged: usize, ethertype: u16) -> std::io::Result<TrialResult> {
         self.run_as(packet, paged, ethertype)
     }
 
-    fn run_as(&self, frame: &[u8], paged: usize, no_link: u16) -> std::io::Result<Found> {
-        if frame.len() > MOST || paged > frame.len() {
+    fn run_as(&self, frame: &[u8], paged: usize, no_link: u16) -> std::io::Result<TrialResult> {
+        if frame.len() > MAX || paged > frame.len() {
             return Err(std::io::ErrorKind::InvalidInput.into());
         }
         let (len, paged) = (frame.len() as u32, paged as u32);
@@ -119,7 +119,7 @@ impl Trial {
             _ => None,
         };
         let n = trial.found.n as usize;
-        Ok(Found {
+        Ok(TrialResult {
             streams: trial.found.at[..n].iter().map(|f| (user(f.stream), f.key)).collect(),
             malformed: trial.bad != 0,
             fast: [

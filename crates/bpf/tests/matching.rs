@@ -2,7 +2,7 @@
 //!
 //! The programs are run in the kernel with BPF_PROG_RUN: no packet and no device is affected.
 
-use latpath_bpf::trial::{Found, Trial};
+use latpath_bpf::trial::{Trial, TrialResult};
 use latpath_bpf::Table;
 use latpath_protocols::goose;
 use latpath_protocols::protocol::FrameLink;
@@ -54,7 +54,7 @@ fn check(runs: u32, test: impl Fn(&mut TestRunner) -> Result<(), String>) -> Res
 }
 
 /// Runs the programs on a frame without page fragments.
-fn run(trial: &Trial, frame: &[u8]) -> Result<Found, TestCaseError> {
+fn run(trial: &Trial, frame: &[u8]) -> Result<TrialResult, TestCaseError> {
     trial.run(frame, 0).map_err(|e| TestCaseError::fail(e.to_string()))
 }
 
@@ -478,7 +478,7 @@ fn each_protocol() -> Result<(), Failed> {
                     bytes[at] = byte;
                 }
                 bytes.truncate(cut.map_or(bytes.len(), |cut| 18 + cut % (bytes.len() - 18)));
-                let sorted = |found: Found| {
+                let sorted = |found: TrialResult| {
                     let mut streams = found.streams;
                     streams.sort_unstable();
                     (streams, found.malformed)

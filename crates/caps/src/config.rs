@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 
 /// Maximum size of a configuration, bytes; no kernel's is larger.
-const MOST_BYTES: u64 = 4 << 20;
+const MAX_BYTES: u64 = 4 << 20;
 
 /// Setting of an option in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -43,9 +43,9 @@ impl Config {
         ];
         files.into_iter().find_map(|file| {
             let mut text = String::new();
-            let opened = File::open(root.path(&file)).ok()?.take(MOST_BYTES);
+            let opened = File::open(root.path(&file)).ok()?.take(MAX_BYTES);
             match file.ends_with(".gz") {
-                true => GzDecoder::new(opened).take(MOST_BYTES).read_to_string(&mut text),
+                true => GzDecoder::new(opened).take(MAX_BYTES).read_to_string(&mut text),
                 false => { opened }.read_to_string(&mut text),
             }
             .ok()?;

@@ -242,7 +242,7 @@ impl Head {
     }
 
     /// Number of bytes at the beginning of a file that always contain the whole head.
-    pub const MOST_BYTES: usize = 4096;
+    pub const MAX_BYTES: usize = 4096;
 }
 
 /// Decodes the head; returns it with the bytes that follow.
@@ -321,7 +321,7 @@ mod tests {
             prop_assert_eq!(records(&back), records(&was));
             prop_assert_eq!((back.capture.number, back.capture.from, back.capture.to), (7, 1000, 9000));
             prop_assert_eq!((back.capture.more_late, back.worst, &back.late), (3, 1234, &was.late));
-            let head = Head::decode(&bytes[..bytes.len().min(Head::MOST_BYTES)]).unwrap();
+            let head = Head::decode(&bytes[..bytes.len().min(Head::MAX_BYTES)]).unwrap();
             prop_assert_eq!((head.number, head.packets, head.late), (7, was.capture.packets.len() as u64, was.late));
         }
 

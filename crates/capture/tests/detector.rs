@@ -16,7 +16,7 @@ const LINGER: Ns = 50 * MS;
 
 /// A generated packet with its times at three points.
 #[derive(Clone, Copy, Debug)]
-struct Made {
+struct GeneratedPacket {
     stream: u16,
     number: u64,
     t: [Ns; 3],
@@ -24,10 +24,10 @@ struct Made {
     lost: bool,
 }
 
-fn packets(n: u64, delay: impl Fn(Ns) -> Ns) -> Vec<Made> {
+fn packets(n: u64, delay: impl Fn(Ns) -> Ns) -> Vec<GeneratedPacket> {
     let made = |number: u64| {
         let t = 1_000 * MS + number as Ns * PERIOD;
-        Made { stream: 0, number, t: [t, t + 5_000, t + 10_000 + delay(t - 1_000 * MS)], lost: false }
+        GeneratedPacket { stream: 0, number, t: [t, t + 5_000, t + 10_000 + delay(t - 1_000 * MS)], lost: false }
     };
     (0..n).map(made).collect()
 }
@@ -60,7 +60,7 @@ fn with_retention(rule: LatenessRule, streams: usize, retention: RetentionPolicy
 }
 
 /// Passes packets to the detector in the order of the joiner, and advances it every 5 ms.
-fn run(detector: &mut LateDetector, packets: &[Made]) -> Reported {
+fn run(detector: &mut LateDetector, packets: &[GeneratedPacket]) -> Reported {
     let mut reported = Reported::default();
     let mut next = 0;
     let mut clock = packets.first().map_or(0, |p| p.t[0]);
@@ -84,7 +84,7 @@ fn run(detector: &mut LateDetector, packets: &[Made]) -> Reported {
     reported
 }
 
-fn take(detector: &mut LateDetector, p: &Made) {
+fn take(detector: &mut LateDetector, p: &GeneratedPacket) {
     let seen = if p.lost { 3 } else { 7 };
     detector.take(&Journey {
         stream: p.stream,
@@ -284,9 +284,9 @@ fn reactions_are_late_by_their_own_time_alone() {
     let reaction = |number: u64| {
         let t = 1_200 * MS + number as Ns * 100 * MS;
         let took = if number == 7 { 5 * MS } else { 3 * MS };
-        Made { stream: 1, number, t: [t, t + 1000, t + took], lost: false }
+        GeneratedPacket { stream: 1, number, t: [t, t + 1000, t + took], lost: false }
     };
-    let mut all: Vec<Made> = packets(8_000, |_| 0);
+    let mut all: Vec<GeneratedPacket> = packets(8_000, |_| 0);
     all.extend((0..15).map(reaction));
     all.sort_by_key(|p| p.t[0]);
     for (late, expected) in [(None, 0), (Some(4 * MS), 1), (Some(2 * MS), 15)] {

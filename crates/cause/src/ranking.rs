@@ -223,11 +223,11 @@ impl Default for Sample {
 }
 
 impl Sample {
-    const MOST: usize = 2048;
+    const MAX: usize = 2048;
 
     fn add(&mut self, value: Ns) {
         if self.seen.is_multiple_of(self.every) {
-            if self.kept.len() == Self::MOST {
+            if self.kept.len() == Self::MAX {
                 let mut at = 0;
                 self.kept.retain(|_| {
                     at += 1;
@@ -263,6 +263,6 @@ mod tests {
         (2048..352_533).for_each(|n| sample.add(n));
         let median = sample.median().unwrap();
         assert!((median - 176_266).abs() < 1000, "{median}");
-        assert!(sample.kept.len() <= Sample::MOST);
+        assert!(sample.kept.len() <= Sample::MAX);
     }
 }

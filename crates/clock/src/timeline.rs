@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 /// machine's times are accurate to 0.01 %.
 const FASTEST_CORRECTION: i64 = 10_000;
 /// Minimum error after a fault at which the mapping jumps, ns. Smaller errors are corrected gradually, within a second.
-const LEAST_BREAK: Ns = 100_000;
+const MIN_BREAK: Ns = 100_000;
 /// Number of knots kept: sightings may arrive this many steps late and are still mapped like their neighbours.
 const KNOTS: usize = 64;
 /// Number of pairs that must agree with the exchanges before a method other than PTP is used. `PAIRS_TO_TRUST_AGAIN`:
@@ -313,7 +313,7 @@ impl Timeline {
         let drifted = i128::from(dt) * i128::from(now.drift_ppb) / 1_000_000_000;
         let straight = last.offset + drifted as Ns;
         let error = now.offset_ns - straight;
-        if std::mem::take(&mut self.may_break) && error.abs() > now.bound_ns.max(LEAST_BREAK) {
+        if std::mem::take(&mut self.may_break) && error.abs() > now.bound_ns.max(MIN_BREAK) {
             self.knots.clear();
             self.breaks += 1;
             self.push(Knot { guest, offset: now.offset_ns }, now.bound_ns);

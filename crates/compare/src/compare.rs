@@ -17,10 +17,10 @@ pub const SIGNIFICANCE: f64 = 0.05;
 type Estimates = Vec<Option<Estimate>>;
 
 /// A group of recordings with its name.
-pub type Named<'a> = (&'a str, &'a [Recording]);
+pub type NamedGroup<'a> = (&'a str, &'a [Recording]);
 
 /// Compares A against B. Each group has at least one recording.
-pub fn compare(a: Named, b: Named) -> Comparison {
+pub fn compare(a: NamedGroup, b: NamedGroup) -> Comparison {
     let mut page = [compared(a, b)];
     judge(&mut page);
     let [page] = page;
@@ -28,14 +28,14 @@ pub fn compare(a: Named, b: Named) -> Comparison {
 }
 
 /// Compares A against B of each pair. All p-values are corrected together, for the rows of all pairs.
-pub fn compare_all(pairs: &[(Named, Named)]) -> Vec<Comparison> {
+pub fn compare_all(pairs: &[(NamedGroup, NamedGroup)]) -> Vec<Comparison> {
     let mut pages: Vec<Comparison> = pairs.iter().map(|(a, b)| compared(*a, *b)).collect();
     judge(&mut pages);
     pages
 }
 
 /// Computes a comparison whose testable rows have no verdict yet.
-fn compared((a_name, a): Named, (b_name, b): Named) -> Comparison {
+fn compared((a_name, a): NamedGroup, (b_name, b): NamedGroup) -> Comparison {
     let not_comparable = pages_reasons((a_name, a), (b_name, b));
     let (pairs, mut notes) = pairs((a_name, a), (b_name, b));
     let mut segments: Vec<_> = pairs.iter().map(segment).collect();

@@ -14,9 +14,9 @@ use latpath_stats::track::{Interval, Intervals, Lost, Spikes};
 /// One hour, ns.
 const HOUR: f64 = 3.6e12;
 /// Minimum number of blocks from which a variance is estimated.
-const LEAST_BLOCKS: usize = 16;
+const MIN_BLOCKS: usize = 16;
 /// Minimum number of packets beyond a percentile; with fewer, it would depend on individual packets.
-pub const LEAST_BEYOND: f64 = 10.0;
+pub const MIN_BEYOND: f64 = 10.0;
 /// Variance of the quantisation error of a nanosecond clock, ns².
 const RESOLUTION: f64 = 1.0 / 12.0;
 /// Half the width of a histogram bucket, relative to the value.
@@ -67,7 +67,7 @@ impl Times {
     /// The mean, ns.
     pub fn mean(&self) -> Option<Estimate> {
         let n = self.histogram.count() as f64;
-        (n >= LEAST_BEYOND).then(|| {
+        (n >= MIN_BEYOND).then(|| {
             let value = self.histogram.sum() as f64 / n;
             let (variance, degrees) = self.ratio(|interval| interval.sum as f64);
             let independent = (self.histogram.stddev() as f64).powi(2) / n;
@@ -81,7 +81,7 @@ impl Times {
     /// other position measures, JASA 47, 1952).
     pub fn quantile(&self, share: f64) -> Option<Estimate> {
         let n = self.histogram.count() as f64;
-        if n * share.min(1.0 - share) < LEAST_BEYOND {
+        if n * share.min(1.0 - share) < MIN_BEYOND {
             return None;
         }
         let value = self.histogram.quantile(share);
@@ -119,7 +119,7 @@ fn variance_of_ratio(intervals: &[(usize, f64, f64)]) -> (f64, f64) {
     let (n, x) = intervals.iter().fold((0.0, 0.0), |(n, x), s| (n + s.1, x + s.2));
     let length = intervals.last().map_or(0, |last| last.0 + 1);
     let (mut most, mut degrees, mut block) = (0.0, 0.0, 1);
-    while n > 0.0 && length / block >= LEAST_BLOCKS {
+    while n > 0.0 && length / block >= MIN_BLOCKS {
         let blocks = length.div_ceil(block) as f64;
         let off = |same: &[(usize, f64, f64)]| same.iter().map(|s| s.2 - x / n * s.1).sum::<f64>().powi(2);
         let squares: f64 = intervals.chunk_by(|a, b| a.0 / block == b.0 / block).map(off).sum();

@@ -14,7 +14,7 @@ pub mod sentence;
 pub mod student;
 mod study;
 
-pub use compare::{compare, compare_all, Named, SIGNIFICANCE};
+pub use compare::{compare, compare_all, NamedGroup, SIGNIFICANCE};
 pub use comparison::{Comparison, Verdict};
 pub use estimate::Span;
 pub use recording::{Excluded, Figure, Losses, Measured, Recording, Source};

@@ -6,12 +6,12 @@
 use std::f64::consts::FRAC_PI_2;
 
 /// Maximum number of degrees of freedom; larger numbers change any relevant p by less than 1 %.
-const MOST: f64 = 400.0;
+const MAX: f64 = 400.0;
 const STEPS: u32 = 400;
 
 /// Two-sided p-value of `t`.
 pub fn two_sided(t: f64, degrees: f64) -> f64 {
-    let degrees = degrees.clamp(1.0, MOST);
+    let degrees = degrees.clamp(1.0, MAX);
     let theta = (t.abs() / degrees.sqrt()).atan();
     (tail(theta, degrees) / tail(0.0, degrees)).clamp(0.0, 1.0)
 }
@@ -19,7 +19,7 @@ pub fn two_sided(t: f64, degrees: f64) -> f64 {
 /// The t whose absolute value is exceeded with this probability.
 pub fn quantile(two_sided_p: f64, degrees: f64) -> f64 {
     let (mut low, mut high) = (0.0, FRAC_PI_2);
-    let degrees = degrees.clamp(1.0, MOST);
+    let degrees = degrees.clamp(1.0, MAX);
     let whole = tail(0.0, degrees);
     for _ in 0..60 {
         let theta: f64 = (low + high) / 2.0;

@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use latpath_model::text::quoted;
-use latpath_settings::{Disturbs, NextBoot, Place, Read, Setting};
+use latpath_settings::{Disturbance, NextBoot, Place, Read, Setting};
 
 /// How a fault is fixed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(crate) struct Fix {
     pub settings: Vec<Setting>,
     pub commands: Vec<String>,
     pub undo: Vec<String>,
-    pub disturbs: Option<Disturbs>,
+    pub disturbs: Option<Disturbance>,
 }
 
 impl Fix {
@@ -32,7 +32,7 @@ impl Fix {
     /// Creates the fix that sets a setting by commands of the program that owns it.
     pub fn commands<S: Into<String>>(
         setting: Setting,
-        disturbs: Disturbs,
+        disturbs: Disturbance,
         commands: impl IntoIterator<Item = S>,
     ) -> Self {
         let commands = commands.into_iter().map(Into::into).collect();
@@ -61,18 +61,18 @@ impl Fix {
         let words: Vec<String> = parameters.iter().filter_map(|(s, value)| s.shell(&Place::All, value)).collect();
         let settings = parameters.iter().map(|(setting, _)| *setting).collect();
         let (commands, undo) = boot_commands(&machine.next_boot, &words);
-        Self { settings, commands, undo, disturbs: Some(Disturbs::Reboot) }
+        Self { settings, commands, undo, disturbs: Some(Disturbance::Reboot) }
     }
 }
 
-fn worst(a: Option<Disturbs>, b: Option<Disturbs>) -> Option<Disturbs> {
-    let rank = |one: &Option<Disturbs>| match one {
+fn worst(a: Option<Disturbance>, b: Option<Disturbance>) -> Option<Disturbance> {
+    let rank = |one: &Option<Disturbance>| match one {
         None => 0,
-        Some(Disturbs::Nothing) => 1,
-        Some(Disturbs::CpuStall) => 2,
-        Some(Disturbs::LinkFlap) => 3,
-        Some(Disturbs::VmRestart) => 4,
-        Some(Disturbs::Reboot) => 5,
+        Some(Disturbance::Nothing) => 1,
+        Some(Disturbance::CpuStall) => 2,
+        Some(Disturbance::LinkFlap) => 3,
+        Some(Disturbance::VmRestart) => 4,
+        Some(Disturbance::Reboot) => 5,
     };
     if rank(&b) > rank(&a) {
         b

@@ -12,9 +12,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Maximum number of processes (PID_MAX_LIMIT).
-const MOST_PROCESSES: usize = 4 << 20;
+const MAX_PROCESSES: usize = 4 << 20;
 /// Maximum number of threads of other programs that are read.
-const MOST_THREADS: usize = 1 << 16;
+const MAX_THREADS: usize = 1 << 16;
 
 /// A thread on a reserved CPU, of a program that has nothing to do with packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,8 +129,8 @@ fn strangers(root: &Root, placement: &Placement, vms: &[Vm]) -> Vec<Stranger> {
     let services: BTreeSet<u32> = placement.workers.iter().filter_map(|worker| worker.tid).collect();
     let own = std::process::id();
     let mut all = Vec::new();
-    let mut left = MOST_THREADS;
-    for pid in root.numbers("proc", MOST_PROCESSES).unwrap_or_default() {
+    let mut left = MAX_THREADS;
+    for pid in root.numbers("proc", MAX_PROCESSES).unwrap_or_default() {
         if Stat::read(root, &format!("proc/{pid}")).is_none_or(|stat| stat.flags & PF_KTHREAD != 0) || pid == own {
             continue;
         }

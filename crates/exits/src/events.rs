@@ -14,12 +14,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 latpath_bpf::plain!(RawState, RawKey);
 
 /// Maximum number of events; no kernel has more.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 
 /// Reads a vCPU's count of an event that the exit programs already count.
-type Own = fn(&Vcpu) -> u64;
+type VcpuCounter = fn(&Vcpu) -> u64;
 
-fn own(event: &str) -> Option<Own> {
+fn own(event: &str) -> Option<VcpuCounter> {
     match event {
         "kvm_entry" => Some(|vcpu| vcpu.entries),
         "kvm_exit" => Some(|vcpu| vcpu.exits),
@@ -33,7 +33,7 @@ fn own(event: &str) -> Option<Own> {
 /// Counts each event while [`Counting::switch`] is on.
 pub(crate) struct Counting {
     names: Vec<String>,
-    own: Vec<Option<Own>>,
+    own: Vec<Option<VcpuCounter>>,
     not_counted: Vec<String>,
     state: Mapped<RawState>,
     of_vcpus: Mapped<u64>,
@@ -50,7 +50,7 @@ struct Maps {
 /// Names of KVM's events in this kernel.
 pub(crate) fn names() -> Result<Vec<String>, latpath_tracefs::Error> {
     let mut names = latpath_tracefs::Tracefs::open()?.events("kvm")?;
-    names.truncate(MOST);
+    names.truncate(MAX);
     Ok(names)
 }
 
@@ -64,7 +64,7 @@ impl Counting {
         slots: usize,
     ) -> libbpf_rs::Result<(Self, Vec<AttachedProgram>)> {
         let all = names.len() as u32;
-        let own: Vec<Option<Own>> = names.iter().map(|name| own(name).filter(|_| stands(name))).collect();
+        let own: Vec<Option<VcpuCounter>> = names.iter().map(|name| own(name).filter(|_| stands(name))).collect();
         let (mut programs, mut not_counted, mut made) = (Vec::new(), Vec::new(), None);
         for (number, name) in (0..).zip(&names).filter(|(number, _)| own[*number as usize].is_none()) {
             let mut storage = MaybeUninit::uninit();

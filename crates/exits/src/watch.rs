@@ -25,7 +25,7 @@ use std::{
 /// Number of slots for vCPUs created during the window.
 const MORE: usize = 64;
 /// Maximum number of vCPUs in total; each takes about 90 kB.
-const MOST: usize = 2048;
+const MAX: usize = 2048;
 /// APIC delivery mode "NMI" (arch/x86/include/asm/apicdef.h).
 const NMI: usize = 4;
 /// Time allowed for a BPF program that is still running.
@@ -99,7 +99,7 @@ impl Watch {
                 release()
             )));
         }
-        let known: Vec<Known> = vms.iter().flat_map(known).take(MOST - MORE).collect();
+        let known: Vec<Known> = vms.iter().flat_map(known).take(MAX - MORE).collect();
         let slots = 1 + known.len() + MORE;
         let cpus = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;
         let loaded = PURPOSE.load::<ExitsSkelBuilder, _>(

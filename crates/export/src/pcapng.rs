@@ -23,7 +23,7 @@ const RESOLUTION: u16 = 9;
 const PACKET_ID: u16 = 5;
 const ETHERNET: u16 = 1;
 /// Maximum size of an option's text, bytes.
-const MOST: usize = 4096;
+const MAX: usize = 4096;
 
 /// Writes all sightings of a run whose frames can be rebuilt.
 pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
@@ -180,11 +180,11 @@ fn put_interface(out: &mut Vec<u8>, interface: &Interface, info: &PointInfo) {
     body.extend([ETHERNET, 0].map(u16::to_le_bytes).concat());
     // 0: no limit on the length of frames.
     body.extend(0_u32.to_le_bytes());
-    put_option(&mut body, NAME, cut(&interface.name, MOST).as_bytes());
+    put_option(&mut body, NAME, cut(&interface.name, MAX).as_bytes());
     // The unit of times is 10^-9 s.
     put_option(&mut body, RESOLUTION, &[9]);
     if !info.clock.is_empty() {
-        put_option(&mut body, COMMENT, cut(&format!("clock: {}", printable(&info.clock)), MOST).as_bytes());
+        put_option(&mut body, COMMENT, cut(&format!("clock: {}", printable(&info.clock)), MAX).as_bytes());
     }
     put_option(&mut body, 0, &[]);
     put_block(out, INTERFACE, &body);
@@ -198,7 +198,7 @@ fn put_packet(out: &mut Vec<u8>, (interface, utc): (u32, u64), frame: &[u8], com
     }
     body.extend(frame);
     pad(&mut body);
-    put_option(&mut body, COMMENT, cut(comment, MOST).as_bytes());
+    put_option(&mut body, COMMENT, cut(comment, MAX).as_bytes());
     put_option(&mut body, PACKET_ID, &packet_id.to_le_bytes());
     put_option(&mut body, 0, &[]);
     put_block(out, PACKET, &body);

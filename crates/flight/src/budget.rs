@@ -44,7 +44,7 @@ const REFILL: Ns = BURST_NS as Ns / 2;
 pub(crate) const ACTIVITY_EVERY: [Ns; 2] = [1_000_000_000, 200_000_000];
 /// Minimum time at a level before more is recorded again, ns. It doubles, up to `LONGEST_PAUSE`, each time that turns
 /// out to be too early.
-const LEAST_PAUSE: Ns = 500_000_000;
+const MIN_PAUSE: Ns = 500_000_000;
 const LONGEST_PAUSE: Ns = 64_000_000_000;
 
 /// The recorded events. Each level omits more than the previous one.
@@ -185,7 +185,7 @@ impl Budget {
             all_per_activity: None,
             mix: None,
             since: now,
-            pause: LEAST_PAUSE,
+            pause: MIN_PAUSE,
             spent: Spent::default(),
         }
     }
@@ -213,10 +213,10 @@ impl Budget {
     /// Time in which the bucket fills by the cost of [`BUDGET_EVENTS`] events, ns.
     pub fn part_ns(&self) -> u64 {
         /// Longer than any recording, but far from overflowing the kernel's arithmetic.
-        const MOST: u64 = 1 << 60;
+        const MAX: u64 = 1 << 60;
         let cost = self.ns_per_event as u128 * BUDGET_EVENTS as u128 * 1_000_000_000;
         let filled = u128::from(self.a_second) * u128::from(SUSTAINED) / 100;
-        cost.checked_div(filled).map_or(MOST, |ns| ns.min(u128::from(MOST)) as u64)
+        cost.checked_div(filled).map_or(MAX, |ns| ns.min(u128::from(MAX)) as u64)
     }
 
     /// When the next [`tick`](Self::tick) is due, given the time at which the activity was last read.
@@ -279,7 +279,7 @@ impl Budget {
         if self.level == Level::All {
             // If the previous return to `Level::All` was too early, wait longer before the next one.
             let again = now - self.since < self.pause;
-            self.pause = if again { (self.pause * 2).min(LONGEST_PAUSE) } else { LEAST_PAUSE };
+            self.pause = if again { (self.pause * 2).min(LONGEST_PAUSE) } else { MIN_PAUSE };
             self.mix = Some(mix());
         }
         let mix = self.mix.unwrap_or(Mix([100; 4]));

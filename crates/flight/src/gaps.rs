@@ -13,14 +13,14 @@ pub(crate) struct Gaps {
 
 impl Gaps {
     /// Maximum number of gaps kept; few are needed, because rings cover only some tenths of a second.
-    const MOST: usize = 8;
+    const MAX: usize = 8;
 
     /// Begins a gap, unless one is open.
     pub fn begin(&mut self, now: Ns) {
         if self.gaps.last().is_some_and(|gap| gap.1.is_none()) {
             return;
         }
-        if self.gaps.len() == Self::MOST {
+        if self.gaps.len() == Self::MAX {
             self.forgotten = self.gaps.remove(0).1.unwrap_or(now);
         }
         self.gaps.push((now, None));
@@ -59,7 +59,7 @@ mod tests {
             gaps.begin(100 + 10 * at);
             gaps.end(105 + 10 * at);
         }
-        assert!(gaps.gaps.len() <= Gaps::MOST);
+        assert!(gaps.gaps.len() <= Gaps::MAX);
         assert_eq!(gaps.around(5, 60), (215, 220), "what was before the gaps that are remembered is not known");
     }
 }

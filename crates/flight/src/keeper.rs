@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Minimum number of measured events for a mean cost to be given.
-const FEWEST: u64 = 16;
+const MIN: u64 = 16;
 /// Number of latest events per CPU from which their mix is determined.
 const LATEST: usize = 1024;
 /// Interval between attempts to attach programs that the kernel refused, ns.
@@ -86,7 +86,7 @@ impl Control {
     /// Measured mean cost of an event within its program, ns.
     pub fn ns_per_event(&self) -> Option<u64> {
         let samples = self.sum(offset_of!(Head, cost_samples));
-        (samples >= FEWEST).then(|| self.sum(offset_of!(Head, cost_ns)) / samples)
+        (samples >= MIN).then(|| self.sum(offset_of!(Head, cost_ns)) / samples)
     }
 
     /// Sets the budget, and starts recording all events.

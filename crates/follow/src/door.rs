@@ -324,9 +324,9 @@ mod tests {
 
     /// An origin whose points and sightings are set by the test.
     #[derive(Clone, Default)]
-    struct Invented(Arc<Mutex<(Vec<PointInfo>, Vec<Sighting>)>>);
+    struct FakeOrigin(Arc<Mutex<(Vec<PointInfo>, Vec<Sighting>)>>);
 
-    impl Source for Invented {
+    impl Source for FakeOrigin {
         fn points(&mut self) -> Vec<PointInfo> {
             self.0.lock().unwrap().0.clone()
         }
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    impl Origin for Invented {
+    impl Origin for FakeOrigin {
         fn stop(&mut self) -> Result<(), String> {
             Ok(())
         }
@@ -353,13 +353,13 @@ mod tests {
 
     #[test]
     fn points_of_doors_are_added_between_those_of_the_probe_and_change_none() {
-        let origin = Invented::default();
+        let origin = FakeOrigin::default();
         let find = |name: &str| origin.0.lock().unwrap().0.push(name.parse::<Point>().unwrap().into());
         let see = |point: PointId, t: Ns| {
             origin.0.lock().unwrap().1.push(Sighting { point, t, ..Sighting::default() });
         };
         let mut with_door = WithDoor::over(origin.clone(), None);
-        let drained = |with_door: &mut WithDoor<Invented>| {
+        let drained = |with_door: &mut WithDoor<FakeOrigin>| {
             let mut out = Vec::new();
             assert_eq!(with_door.drain(&mut out), 100);
             let points = with_door.points();

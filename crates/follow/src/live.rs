@@ -144,7 +144,7 @@ const CHECK_EVERY: Ns = 1_000_000_000;
 /// Number of consecutive checks with dropped sightings after which fewer packets are followed. A single one may be due
 /// to a moment in which latpath got no CPU.
 const DROPPING: u32 = 3;
-const LEAST_SAMPLE: u32 = 1024;
+const MIN_SAMPLE: u32 = 1024;
 
 /// Decides to follow only a fraction of the packets if the rate is too high for all.
 struct PacketThinning {
@@ -167,7 +167,7 @@ impl PacketThinning {
         let drops = counters.dropped > self.dropped;
         self.dropped = counters.dropped;
         self.dropping = if drops { self.dropping + 1 } else { 0 };
-        let is_too_fast = self.dropping >= DROPPING && self.one_in < LEAST_SAMPLE;
+        let is_too_fast = self.dropping >= DROPPING && self.one_in < MIN_SAMPLE;
         if is_too_fast {
             self.dropping = 0;
         }

@@ -23,7 +23,7 @@ const PATIENCE_IN_A_FLOOD: Ns = 250_000_000;
 
 /// Maximum number of an origin's overdue sightings (those that the others did not wait for) joined per round: more at
 /// once would evict journeys that are still open.
-const MOST_OVERDUE: usize = 1 << 13;
+const MAX_OVERDUE: usize = 1 << 13;
 
 /// A source of sightings: this machine's kernel programs, a test, or an agent on another machine.
 pub trait Origin: Source {
@@ -299,7 +299,7 @@ impl Merge {
             };
             let overdue = feed.waiting[..due].iter().take_while(|s| s.t < self.horizon).count();
             // At the end, all overdue sightings are returned.
-            let most = if horizon == Ns::MAX { overdue } else { overdue.min(MOST_OVERDUE) };
+            let most = if horizon == Ns::MAX { overdue } else { overdue.min(MAX_OVERDUE) };
             self.overdue += most as u64;
             self.ready.extend(feed.waiting.drain(..most));
             self.ready.extend(feed.waiting.drain(overdue - most..due - most));
@@ -339,12 +339,12 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     /// The available sightings and the watermark, set by the test.
-    type Given = Arc<Mutex<(Vec<Sighting>, Ns)>>;
+    type GivenSightings = Arc<Mutex<(Vec<Sighting>, Ns)>>;
 
     /// An origin whose sightings are set by the test.
-    struct Invented(Given);
+    struct FakeOrigin(GivenSightings);
 
-    impl Source for Invented {
+    impl Source for FakeOrigin {
         fn points(&mut self) -> Vec<PointInfo> {
             vec!["host/nic-rx@eth0".parse::<Point>().unwrap().into()]
         }
@@ -364,15 +364,15 @@ mod tests {
         }
     }
 
-    impl Origin for Invented {
+    impl Origin for FakeOrigin {
         fn stop(&mut self) -> Result<(), String> {
             Ok(())
         }
     }
 
-    fn two_origins() -> ([Given; 2], Merge, Tables) {
-        let given = [(); 2].map(|()| Given::default());
-        let feeds = given.iter().map(|given| Feed::new(Invented(given.clone())));
+    fn two_origins() -> ([GivenSightings; 2], Merge, Tables) {
+        let given = [(); 2].map(|()| GivenSightings::default());
+        let feeds = given.iter().map(|given| Feed::new(FakeOrigin(given.clone())));
         let merge = Merge::new(feeds.collect(), 0);
         (given, merge, Tables::default())
     }
@@ -386,14 +386,14 @@ mod tests {
         let seen = |t: Ns, key: u32| Sighting { t, key, ..Sighting::default() };
         given[0].lock().unwrap().1 = 100 * SECOND;
         assert!(merge.step(&mut tables, &mut None).0.is_empty());
-        let all = 3 * MOST_OVERDUE as u32 + 5;
+        let all = 3 * MAX_OVERDUE as u32 + 5;
         *given[1].lock().unwrap() = ((0..all).map(|key| seen(50 * SECOND + Ns::from(key), key)).collect(), 50 * SECOND);
         let mut came = Vec::new();
         for round in 1..=4 {
             let now = 100 * SECOND + round;
             *given[0].lock().unwrap() = (vec![seen(now - 1, all + round as u32)], now);
             let (ready, reached) = merge.step(&mut tables, &mut None);
-            assert!(ready.is_sorted_by_key(|s| s.t) && ready.len() <= MOST_OVERDUE + 1, "{}", ready.len());
+            assert!(ready.is_sorted_by_key(|s| s.t) && ready.len() <= MAX_OVERDUE + 1, "{}", ready.len());
             assert_eq!((ready.last().map(|s| s.key), reached), (Some(all + round as u32), now));
             came.extend(ready[..ready.len() - 1].iter().map(|s| s.key));
         }
@@ -409,14 +409,14 @@ mod tests {
         given[0].lock().unwrap().1 = NOW;
         assert!(merge.step(&mut tables, &mut None).0.is_empty());
         given[1].lock().unwrap().0 = past(2 * FLOOD);
-        assert_eq!(merge.step(&mut tables, &mut None).0.len(), MOST_OVERDUE);
+        assert_eq!(merge.step(&mut tables, &mut None).0.len(), MAX_OVERDUE);
         given[1].lock().unwrap().0 = past(5);
-        assert_eq!(merge.step(&mut tables, &mut None).0.len(), MOST_OVERDUE);
+        assert_eq!(merge.step(&mut tables, &mut None).0.len(), MAX_OVERDUE);
         assert_eq!(given[1].lock().unwrap().0.len(), 5);
         for given in &given {
             given.lock().unwrap().1 = Ns::MAX;
         }
-        assert_eq!(merge.step(&mut tables, &mut None).0.len(), 2 * FLOOD - 2 * MOST_OVERDUE + 5);
+        assert_eq!(merge.step(&mut tables, &mut None).0.len(), 2 * FLOOD - 2 * MAX_OVERDUE + 5);
         assert_eq!(merge.overdue, 2 * FLOOD as u64 + 5);
     }
 

@@ -8,11 +8,11 @@ use std::collections::{BTreeSet, HashMap};
 pub const MAX_POINTS: usize = latpath_journey::journey::MAX_POINTS;
 
 /// Maximum number of points of another machine, so that it leaves room for others.
-const MOST_OF_A_MACHINE: usize = MAX_POINTS / 3;
+const MAX_OF_A_MACHINE: usize = MAX_POINTS / 3;
 
-/// Maximum number of drop notes of a run; `MOST_NOTES_OF_A_MACHINE` limits those of one machine.
+/// Maximum number of drop notes of a run; `MAX_NOTES_OF_A_MACHINE` limits those of one machine.
 const MAX_NOTES: usize = 4096;
-const MOST_NOTES_OF_A_MACHINE: usize = MAX_NOTES / 4;
+const MAX_NOTES_OF_A_MACHINE: usize = MAX_NOTES / 4;
 
 /// The requested points: patterns in which `*` matches any text. Without patterns, every point is requested.
 #[derive(Clone, Debug, Default)]
@@ -112,7 +112,7 @@ impl Mapping {
         for info in points.iter().skip(self.points.len()) {
             let machine = &info.point.machine;
             let of_machine = tables.points.iter().filter(|known| known.point.machine == *machine).count();
-            let is_full = tables.points.len() == MAX_POINTS || (machine != HOST && of_machine >= MOST_OF_A_MACHINE);
+            let is_full = tables.points.len() == MAX_POINTS || (machine != HOST && of_machine >= MAX_OF_A_MACHINE);
             let id = if !tables.filter.matches(info) {
                 None
             } else if is_full {
@@ -155,7 +155,7 @@ impl Mapping {
         let noted = DropNote { at, ..own.clone() };
         let known = tables.notes.iter().position(|n| *n == noted);
         let place = known.unwrap_or(tables.notes.len());
-        if place >= MAX_NOTES || self.common_notes.len() == MOST_NOTES_OF_A_MACHINE {
+        if place >= MAX_NOTES || self.common_notes.len() == MAX_NOTES_OF_A_MACHINE {
             return 0;
         }
         if known.is_none() {
@@ -207,7 +207,7 @@ mod tests {
         Mapping::default().refresh(&flood, &[], &mut tables);
         Mapping::default().refresh(&[info("guest0/app-read@relay")], &[], &mut tables);
         assert!(tables.points.iter().any(|p| p.point.machine == "guest0"));
-        assert_eq!(tables.refused, MAX_POINTS - MOST_OF_A_MACHINE);
+        assert_eq!(tables.refused, MAX_POINTS - MAX_OF_A_MACHINE);
     }
 
     #[test]

@@ -8,12 +8,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::{fs::File, io::Read, path::Path};
 
 /// Maximum size of a file, bytes.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 /// Maximum number of traffic classes and of priorities (TC_QOPT_MAX_QUEUE, TC_QOPT_BITMASK).
-const MOST_CLASSES: usize = 16;
+const MAX_CLASSES: usize = 16;
 /// Maximum number of entries; hardware has 16 to 256.
-const MOST_GATES: usize = 1024;
-const MOST_STREAMS: usize = 1024;
+const MAX_GATES: usize = 1024;
+const MAX_STREAMS: usize = 1024;
 /// CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_TAI: names in the file, and clock IDs.
 const CLOCKS: [(&str, i32); 3] = [("realtime", 0), ("monotonic", 1), ("tai", 11)];
 /// Flags of taprio: TCA_TAPRIO_ATTR_FLAG_TXTIME_ASSIST, …_FULL_OFFLOAD.
@@ -160,7 +160,7 @@ pub struct Schedule {
     /// The traffic classes.
     pub classes: Vec<Class>,
     /// The class of each priority.
-    pub of_priority: [u8; MOST_CLASSES],
+    pub of_priority: [u8; MAX_CLASSES],
     /// The gates of a cycle, in order.
     pub gates: Vec<Gates>,
     /// The streams.
@@ -175,7 +175,7 @@ impl Schedule {
     pub fn read(path: &Path) -> Result<Self> {
         let unreadable = |source| Error::Unreadable { path: path.into(), source };
         let mut text = String::new();
-        File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text)).map_err(unreadable)?;
+        File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text)).map_err(unreadable)?;
         Self::parse(path, &text)
     }
 
@@ -255,8 +255,8 @@ impl Keys {
             Some(class) => Ok(class),
             None => invalid(key, format!("no class has the name {name:?}")),
         };
-        if self.gate.is_empty() || self.gate.len() > MOST_GATES {
-            return invalid("gate", format!("a schedule has 1 to {MOST_GATES} entries"));
+        if self.gate.is_empty() || self.gate.len() > MAX_GATES {
+            return invalid("gate", format!("a schedule has 1 to {MAX_GATES} entries"));
         }
         let mut gates = Vec::new();
         for (at, gate) in self.gate.iter().enumerate() {
@@ -276,7 +276,7 @@ impl Keys {
             gates.push(Gates { open, interval_ns });
         }
         let mut streams = Vec::new();
-        for stream in self.stream.iter().take(MOST_STREAMS) {
+        for stream in self.stream.iter().take(MAX_STREAMS) {
             let key = |name: &str| format!("stream.{}.{name}", stream.name);
             if !(14..=9018).contains(&stream.size) {
                 return invalid(
@@ -335,13 +335,13 @@ impl Keys {
         })
     }
 
-    fn classes(&self) -> std::result::Result<(Vec<Class>, [u8; MOST_CLASSES]), Invalid> {
-        if self.class.is_empty() || self.class.len() > MOST_CLASSES {
-            return invalid("class", format!("a schedule has 1 to {MOST_CLASSES} classes"));
+    fn classes(&self) -> std::result::Result<(Vec<Class>, [u8; MAX_CLASSES]), Invalid> {
+        if self.class.is_empty() || self.class.len() > MAX_CLASSES {
+            return invalid("class", format!("a schedule has 1 to {MAX_CLASSES} classes"));
         }
         // Priorities that no class lists belong to the last class.
-        let mut of_priority = [self.class.len() as u8 - 1; MOST_CLASSES];
-        let mut taken = [false; MOST_CLASSES];
+        let mut of_priority = [self.class.len() as u8 - 1; MAX_CLASSES];
+        let mut taken = [false; MAX_CLASSES];
         let mut classes: Vec<Class> = Vec::new();
         for (number, class) in self.class.iter().enumerate() {
             let key = |name: &str| format!("class.{}.{name}", class.name);

@@ -27,7 +27,7 @@ use std::{
 };
 
 /// Maximum length of a line, bytes.
-const MOST_LINE: u64 = 64;
+const MAX_LINE: u64 = 64;
 /// Maximum duration, µs; greater numbers are negative differences written as unsigned.
 const LONGEST_US: u64 = 1 << 50;
 /// Number of lines between calls of `progress`.
@@ -203,7 +203,7 @@ impl Lines<'_> {
         loop {
             self.text.clear();
             self.number += 1;
-            match input.by_ref().take(MOST_LINE).read_until(b'\n', &mut self.text) {
+            match input.by_ref().take(MAX_LINE).read_until(b'\n', &mut self.text) {
                 Ok(0) => return Ok(None),
                 Ok(_) => {}
                 Err(cause) if cause.kind() == std::io::ErrorKind::UnexpectedEof => {

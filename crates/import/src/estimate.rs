@@ -22,7 +22,7 @@ use std::{
 /// Length of an interval, ns: the fastest packet in each takes at most the time given by the user.
 const INTERVAL: Ns = 10_000_000_000;
 /// Minimum number of packets for an interval to be used.
-const FEWEST: u64 = 100;
+const MIN: u64 = 100;
 
 /// Smallest difference between the two files' times of a packet in one interval.
 #[derive(Default)]
@@ -47,7 +47,7 @@ pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, 
         });
         fastest(&mut feeds, options.window / 2)
     })?;
-    let enough = intervals.values().filter(|interval| interval.packets >= FEWEST);
+    let enough = intervals.values().filter(|interval| interval.packets >= MIN);
     let differences: Vec<Ns> = enough.filter_map(|interval| interval.difference).collect();
     let (Some(least), Some(most)) = (differences.iter().min(), differences.iter().max()) else {
         return Err(ImportError::NoEstimate { machine: request.machine.clone(), within: options.window / 2 });
@@ -61,14 +61,14 @@ pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, 
 }
 
 /// Number of kept packets at which those too old to match are discarded.
-const MOST_KEYS: usize = 1 << 18;
+const MAX_KEYS: usize = 1 << 18;
 
 /// The smallest difference in each interval, from packets whose times in the two files are at most `within` apart.
 fn fastest(feeds: &mut [Feed; 2], within: Ns) -> Result<BTreeMap<i64, Fastest>, ImportError> {
     let mut streams = Streams::default();
     let mut newest: [HashMap<(StreamId, u32), Ns>; 2] = Default::default();
     let mut intervals: BTreeMap<i64, Fastest> = BTreeMap::new();
-    let mut room = [MOST_KEYS; 2];
+    let mut room = [MAX_KEYS; 2];
     loop {
         let next = [feeds[0].next(&mut streams)?, feeds[1].next(&mut streams)?];
         let which = usize::from(next[1] < next[0]);
@@ -80,7 +80,7 @@ fn fastest(feeds: &mut [Feed; 2], within: Ns) -> Result<BTreeMap<i64, Fastest>, 
             if newest[which].len() > room[which] {
                 // Packets older than this are even further from all later packets, so they cannot match.
                 newest[which].retain(|_, t| s.t.saturating_sub(*t) <= within);
-                room[which] = (2 * newest[which].len()).max(MOST_KEYS);
+                room[which] = (2 * newest[which].len()).max(MAX_KEYS);
             }
             let Some(opposite) = newest[1 - which].get(&(s.stream, s.key)) else { return };
             let (sent, arrived) = if which == 1 { (*opposite, s.t) } else { (s.t, *opposite) };

@@ -174,7 +174,7 @@ fn read_capture(
                 Some(stream) => *stream,
                 None => {
                     let stream = packets.stream(&StreamName::Exact(&exact));
-                    if known.len() < crate::packets::MOST_STREAMS {
+                    if known.len() < crate::packets::MAX_STREAMS {
                         known.insert(exact, stream);
                     }
                     stream
@@ -227,7 +227,7 @@ impl Names {
             None => {
                 let sv = latpath_protocols::sv::Sv { svid: svid.to_vec(), appid: None };
                 let stream = packets.stream(&StreamName::Name(&StreamSpec::new(Matcher::Sv(sv))));
-                if self.known.len() < crate::packets::MOST_STREAMS {
+                if self.known.len() < crate::packets::MAX_STREAMS {
                     self.known.insert(svid.to_vec(), stream);
                 }
                 stream

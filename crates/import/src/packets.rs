@@ -18,7 +18,7 @@ const BATCH: usize = 1 << 14;
 /// Maximum number of a file's batches that are waiting for the joiner.
 pub(crate) const WAITING: usize = 12;
 /// Maximum number of streams per file; packets of further streams are dropped.
-pub(crate) const MOST_STREAMS: usize = 4096;
+pub(crate) const MAX_STREAMS: usize = 4096;
 /// Stream index for streams beyond the limit, whose packets are only counted.
 const NO_PLACE: u16 = u16::MAX;
 
@@ -119,7 +119,7 @@ impl<'a> Packets<'a> {
         if let Some(known) = self.streams.iter().position(|s| *s == stream) {
             return Some(known as u16);
         }
-        if self.streams.len() == MOST_STREAMS {
+        if self.streams.len() == MAX_STREAMS {
             return Some(NO_PLACE);
         }
         self.streams.push(stream.clone());

@@ -12,7 +12,7 @@ mod rant;
 pub use rant::import_rant;
 
 use captures::Late;
-use file::{LogFile, Row, Share};
+use file::{LogFile, LogPart, Row};
 use latpath_journey::{Journey, Totals};
 use latpath_model::round_trip::{Segment, Source, Stamp, Stamps, EMITTER};
 use latpath_model::{Ns, PointInfo, SegmentKind};
@@ -60,7 +60,7 @@ pub fn open_recording(path: &Path) -> Result<Run, RunError> {
 pub fn open_round_trips(path: &Path) -> Result<Run, RunError> {
     let log = LogFile::open(path)?;
     let mut source = RoundTrips { shares: log.shares()?, columns: Columns::of(&log), stamps: Vec::new(), log };
-    let mut found = Found::default();
+    let mut found = LogProperties::default();
     let mut deficiencies = Vec::new();
     for share in &source.shares {
         let read = source.log.rows(share, &source.columns.names, &mut |row| found.mask(&row));
@@ -90,7 +90,7 @@ pub fn open_round_trips(path: &Path) -> Result<Run, RunError> {
 
 /// Properties of a log, found while reading it.
 #[derive(Default)]
-struct Found {
+struct LogProperties {
     /// Bits of the stamps that occur in any row.
     mask: u16,
     rows: u64,
@@ -106,7 +106,7 @@ struct Found {
     late: Late,
 }
 
-impl Found {
+impl LogProperties {
     fn mask(&mut self, row: &Row) -> bool {
         match row {
             Row::Values(number, values) => {
@@ -247,7 +247,7 @@ fn fill(raw: &Stamps, placed: &mut Stamps, stamps: &[Stamp], ahead: Ns) {
 #[derive(Debug)]
 struct RoundTrips {
     log: LogFile,
-    shares: Vec<Share>,
+    shares: Vec<LogPart>,
     columns: Columns,
     /// The stamp of each point.
     stamps: Vec<Stamp>,
@@ -291,7 +291,7 @@ impl JourneySource for RoundTrips {
 }
 
 impl RoundTrips {
-    fn manifest(&self, found: &Found) -> Manifest {
+    fn manifest(&self, found: &LogProperties) -> Manifest {
         let parts = &self.columns.parts;
         let on_route = |stamp: &Stamp| parts.iter().any(|part| part.from == *stamp || part.to == *stamp);
         let route: Vec<Stamp> = match parts.is_empty() {
@@ -306,7 +306,7 @@ impl RoundTrips {
 
 /// The manifest for round trips through `stamps`, of which those in `route` form the route, in order. `path` and
 /// `bytes` are those of the file.
-fn manifest((path, bytes): (String, u64), route: &[Stamp], stamps: &[Stamp], found: &Found) -> Manifest {
+fn manifest((path, bytes): (String, u64), route: &[Stamp], stamps: &[Stamp], found: &LogProperties) -> Manifest {
     let clock = |stamp: Stamp| match (stamp.source(), stamp.is_reflectors()) {
         (Source::Nic, false) => "the emitter's NIC",
         (Source::Nic, true) => "the reflector's NIC",
@@ -368,7 +368,7 @@ fn segments(route: &[Stamp], stamps: &[Stamp]) -> Vec<NamedSegment> {
     steps.chain(whole.clone()).chain(of_nics).collect()
 }
 
-fn notes(found: &Found) -> Vec<String> {
+fn notes(found: &LogProperties) -> Vec<String> {
     let mut notes = vec![
         "a log of round trips: times of day count from the emitter's boot; answers that came twice or out of order are \
          not in it"

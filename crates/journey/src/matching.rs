@@ -70,25 +70,25 @@ pub(crate) struct MatchQuery {
     /// Whether most of the stream's packets are first seen at this point.
     pub leads: bool,
     /// The candidate journeys.
-    pub meant: Meant,
+    pub meant: CandidateFilter,
 }
 
 /// Conditions for the candidate journeys of a drop; either is sufficient.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Meant {
+pub(crate) struct CandidateFilter {
     /// Minimum number of the journey.
     pub least: u64,
     /// For an open journey, maximum time since its last sighting, ns.
     pub just_now: Ns,
 }
 
-impl From<u64> for Meant {
+impl From<u64> for CandidateFilter {
     fn from(least: u64) -> Self {
         Self { least, just_now: Ns::MIN }
     }
 }
 
-impl Meant {
+impl CandidateFilter {
     fn has(&self, ring: &Ring, number: u64, q: &MatchQuery) -> bool {
         number >= self.least
             || !is_closed(ring, number, q) && q.t.saturating_sub(ring.last_time(number)) <= self.just_now
@@ -207,7 +207,7 @@ fn search(ring: &Ring, sequence: &Sequence, at: &mut Position, q: &MatchQuery) -
             MatchResult::Duplicate(number)
         } else if let Some(number) = back.filter(|n| !q.leads && at.goes_back(*n, q.reorder)) {
             MatchResult::Attach(number)
-        } else if let Some(number) = closed.filter(|n| is_meant(ring, sequence, *n, q)) {
+        } else if let Some(number) = closed.filter(|n| fits_sequence(ring, sequence, *n, q)) {
             MatchResult::Late(number)
         } else {
             MatchResult::New
@@ -256,7 +256,7 @@ pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &MatchQuery) -> (Matc
 
 /// Whether a closed journey's place in the sequence matches a new point's sighting. The point's first packet may have
 /// been queued for longer than the window.
-fn is_meant(ring: &Ring, sequence: &Sequence, number: u64, q: &MatchQuery) -> bool {
+fn fits_sequence(ring: &Ring, sequence: &Sequence, number: u64, q: &MatchQuery) -> bool {
     match sequence.placement(q.key) {
         Placement::Behind(behind) => ring.head.checked_sub(behind + 1).is_some_and(|n| n.abs_diff(number) <= q.reorder),
         _ => false,
@@ -419,7 +419,7 @@ mod tests {
                     ring.tail = (ring.tail + 5).min(ring.emit);
                 }
                 let (bit, reorder) = (1 << point, 32);
-                let (window, retain, meant) = (400, 1200, Meant::default());
+                let (window, retain, meant) = (400, 1200, CandidateFilter::default());
                 let q = MatchQuery { key, t, bit, window, retain, reorder, near, leads: point == 0, meant };
                 let (fast, before) = (in_order(&ring, &at[point], &q), at[point]);
                 let (result, _) = search(&ring, &sequence, &mut at[point], &q);

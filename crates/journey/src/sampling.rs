@@ -9,12 +9,12 @@ use std::collections::VecDeque;
 const SECOND: Ns = 1_000_000_000;
 /// Maximum apparent time by which a packet may precede its sample because of clock errors, ns. An even earlier packet
 /// counts as a late packet of the previous second.
-const MOST_EARLY: Ns = 100_000_000;
+const MAX_EARLY: Ns = 100_000_000;
 /// Maximum number of changes of smpSynch of one stream during a packet's transit.
 const CHANGES: usize = 16;
 /// Maximum number of changes that are reported individually: a sender that changes smpSynch with each packet must not
 /// fill a disk.
-const MOST_REPORTED: usize = 100;
+const MAX_REPORTED: usize = 100;
 
 /// Computes the times at which samples were taken.
 #[derive(Default)]
@@ -78,7 +78,7 @@ impl Sampling {
                 sender.changes.pop_front();
             }
         }
-        news.truncate(MOST_REPORTED - self.reported);
+        news.truncate(MAX_REPORTED - self.reported);
         self.reported += news.len();
         news
     }
@@ -111,7 +111,7 @@ impl Sampling {
         }
         let sample = (u64::from(j.key) + per_second - number.min(per_second)) % per_second;
         let in_second = (u128::from(sample) * SECOND as u128 / u128::from(per_second)) as Ns;
-        let latest = first.checked_sub(offset)?.checked_add(MOST_EARLY)?.checked_sub(in_second)?;
+        let latest = first.checked_sub(offset)?.checked_add(MAX_EARLY)?.checked_sub(in_second)?;
         latest.div_euclid(SECOND).checked_mul(SECOND)?.checked_add(in_second)?.checked_add(offset)
     }
 
@@ -288,7 +288,7 @@ mod tests {
         let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL)]);
         let said = (1..500_u32).map(|n| SynchChange { stream: 0, key: n, t: n.into(), synch: n as u8 & 1 }).collect();
         let reported = sampling.take(said);
-        assert_eq!((reported.len(), reported[0].0, reported[0].1.synch), (MOST_REPORTED, GLOBAL, 1));
+        assert_eq!((reported.len(), reported[0].0, reported[0].1.synch), (MAX_REPORTED, GLOBAL, 1));
         assert_eq!(sampling.notes(&[StreamSpec::svid("MU01")]), ["MU01: smpSynch changed 499 times, at last to 1"]);
         assert!(sampling.senders[0].changes.len() <= CHANGES);
     }

@@ -9,8 +9,8 @@ const BLOCK: i64 = 1024;
 /// then exactly from the least late packet of one block to that of another.
 const LEARNING: u8 = 3;
 /// Lateness beyond which the sender is taken to have paused or restarted, ns.
-const MOST_LATE: Ns = 1_000_000_000;
-const MOST_EARLY: Ns = 10_000_000;
+const MAX_LATE: Ns = 1_000_000_000;
+const MAX_EARLY: Ns = 10_000_000;
 
 /// The place of a packet in the stream, and its time.
 type Place = (i64, Ns);
@@ -39,7 +39,7 @@ impl Schedule {
         let steps = steps.and_then(|steps| i64::try_from(steps).ok()).filter(|steps| *steps > 0);
         let at = self.newest.zip(steps).and_then(|((_, newest), steps)| newest.checked_add(steps));
         let off = at.map_or(0, |at| t.saturating_sub(self.due(at).unwrap_or(t)));
-        let Some(at) = at.filter(|_| (-MOST_EARLY..MOST_LATE).contains(&off)) else {
+        let Some(at) = at.filter(|_| (-MAX_EARLY..MAX_LATE).contains(&off)) else {
             *self = Self { newest: Some((key, 0)), on_time: (0, t), ..Self::default() };
             return 0;
         };

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 /// Time for which a send time is kept after its packet's sighting, ns; the journey must be handed over by then.
 const KEPT: Ns = 5_000_000_000;
 /// Maximum number of packets whose send times are kept: as many as the joiner's open journeys.
-const MOST_KEPT: usize = 1 << 17;
+const MAX_KEPT: usize = 1 << 17;
 
 /// Send times of packets whose journeys are open.
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl SendPlan {
             self.times.insert((stream, key), send);
             self.order.push_back((stream, key, t));
             let is_old = |(_, _, old): &(StreamId, u32, Ns)| t.saturating_sub(*old) > KEPT;
-            while self.order.len() > MOST_KEPT || self.order.front().is_some_and(is_old) {
+            while self.order.len() > MAX_KEPT || self.order.front().is_some_and(is_old) {
                 let Some((stream, key, t)) = self.order.pop_front() else { break };
                 // A later packet with the same key may have replaced the entry, which is then kept.
                 if self.times.get(&(stream, key)).is_some_and(|send| send.t == t) {
@@ -107,11 +107,11 @@ mod tests {
             let (key, t) = (n as u32 % 65_536, n as Ns * every);
             PlannedSend { stream: 0, key, t, planned: 1, is_own_clock: true }
         };
-        let by_number = plan((0..3 * MOST_KEPT).map(|n| send(n, 1)));
-        assert_eq!((by_number.order.len(), by_number.times.len()), (MOST_KEPT, 65_536));
+        let by_number = plan((0..3 * MAX_KEPT).map(|n| send(n, 1)));
+        assert_eq!((by_number.order.len(), by_number.times.len()), (MAX_KEPT, 65_536));
         let by_time = plan((0..10_000).map(|n| send(n, KEPT / 100)));
         assert_eq!((by_time.order.len(), by_time.times.len()), (101, 101));
-        let last = 3 * MOST_KEPT - 1;
+        let last = 3 * MAX_KEPT - 1;
         assert_eq!(planned(&by_number, 0, last as u32 % 65_536, last as Ns), Some(1));
     }
 }

@@ -3,7 +3,7 @@
 use crate::copies::CopyPoints;
 use crate::joiner::{Options, Totals};
 use crate::journey::{bits, Journey};
-use crate::matching::{self, MatchQuery, MatchResult, Meant, Position};
+use crate::matching::{self, CandidateFilter, MatchQuery, MatchResult, Position};
 use crate::ring::{Head, Ring};
 use crate::schedule::Schedule;
 use latpath_model::{KeyRule, Ns, PointId, Sighting, StreamId};
@@ -66,7 +66,7 @@ impl Stream {
     }
 
     pub fn find_journey(&mut self, s: &Sighting, bit: u64, drop: bool, options: &Options) -> MatchResult {
-        let meant = if drop { self.meant_by_drop(s.key, options) } else { Meant::default() };
+        let meant = if drop { self.meant_by_drop(s.key, options) } else { CandidateFilter::default() };
         let q = MatchQuery {
             key: s.key,
             t: s.t,
@@ -93,20 +93,23 @@ impl Stream {
     /// The journeys that a drop can belong to. Drops happen at several places of the route, so their order is
     /// meaningless; a clone may be freed before or after other points see the packet. The key's place in the sequence
     /// gives the packet's cycle.
-    fn meant_by_drop(&self, key: u32, options: &Options) -> Meant {
-        let Some(sequence) = &self.sequence else { return Meant::default() };
+    fn meant_by_drop(&self, key: u32, options: &Options) -> CandidateFilter {
+        let Some(sequence) = &self.sequence else { return CandidateFilter::default() };
         let (head, reorder) = (self.ring.head, options.reorder);
         // If the key may be the next one, or cycles cannot be distinguished, a journey with this key that all points
         // have passed belongs to an earlier cycle.
         let passed = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0).saturating_sub(reorder);
         match (sequence.placement(key), sequence.cycle()) {
-            (Placement::Behind(behind), Some(cycle)) => Meant::from(head.saturating_sub(behind + cycle / 2)),
-            (Placement::Behind(behind), None) => {
-                Meant { just_now: options.linger, ..Meant::from(head.saturating_sub(behind + reorder / 2)) }
+            (Placement::Behind(behind), Some(cycle)) => CandidateFilter::from(head.saturating_sub(behind + cycle / 2)),
+            (Placement::Behind(behind), None) => CandidateFilter {
+                just_now: options.linger,
+                ..CandidateFilter::from(head.saturating_sub(behind + reorder / 2))
+            },
+            (Placement::Next | Placement::Unknown, None) => {
+                CandidateFilter { just_now: options.linger, ..CandidateFilter::from(passed()) }
             }
-            (Placement::Next | Placement::Unknown, None) => Meant { just_now: options.linger, ..Meant::from(passed()) },
-            (Placement::Next | Placement::Unknown, Some(_)) => Meant::from(passed()),
-            (Placement::BeforeWrap, _) => Meant::default(),
+            (Placement::Next | Placement::Unknown, Some(_)) => CandidateFilter::from(passed()),
+            (Placement::BeforeWrap, _) => CandidateFilter::default(),
         }
     }
 

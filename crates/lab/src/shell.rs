@@ -14,9 +14,9 @@ use std::{
 
 const TICK: Duration = Duration::from_millis(50);
 /// Maximum output of a script, bytes: more is an error.
-const MOST_OUTPUT: usize = 64 << 20;
+const MAX_OUTPUT: usize = 64 << 20;
 /// Maximum length of a line of the shell's protocol, bytes.
-const MOST_LINE: usize = 4096;
+const MAX_LINE: usize = 4096;
 
 /// Result of a script in a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Shell {
             let numbers: Vec<u64> = line.split(' ').map_while(|w| w.parse().ok()).collect();
             let [answered, status, length] = numbers[..] else { return Err(bad()) };
             let (status, length) = (i32::try_from(status).map_err(|_| bad())?, length as usize);
-            if length > MOST_OUTPUT || answered > id {
+            if length > MAX_OUTPUT || answered > id {
                 return Err(bad());
             }
             let bytes = self.bytes(length, until, stop)?;
@@ -97,7 +97,7 @@ impl Shell {
                 let line: Vec<u8> = self.pending.drain(..=end).collect();
                 return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
             }
-            if self.pending.len() > MOST_LINE {
+            if self.pending.len() > MAX_LINE {
                 return Err(self.fail("sends a line without end".into()));
             }
             self.more(until, stop)?;

@@ -15,7 +15,7 @@ use std::{
 /// Interval at which a thread of this process checks that it still gets the CPU.
 const TICK: Duration = Duration::from_millis(10);
 /// Maximum share of its CPUs' runnable time that a machine may wait for a CPU without being starved.
-const MOST_WAITING: f64 = 0.3;
+const MAX_WAITING: f64 = 0.3;
 /// Maximum delay of a wake-up in this process that does not count as starvation.
 const LONGEST_GAP: Duration = Duration::from_millis(700);
 
@@ -40,7 +40,7 @@ pub struct Starvation {
 impl Starvation {
     /// Whether the starvation may cause a test to fail.
     pub fn is_severe(&self) -> bool {
-        self.waiting > MOST_WAITING || self.gap > LONGEST_GAP
+        self.waiting > MAX_WAITING || self.gap > LONGEST_GAP
     }
 }
 

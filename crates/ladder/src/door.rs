@@ -28,11 +28,11 @@ use latpath_model::{Ns, Sighting};
 use std::collections::HashMap;
 
 /// Maximum number of packets for which an event is awaited.
-const MOST_PACKETS: usize = 1 << 16;
+const MAX_PACKETS: usize = 1 << 16;
 /// Maximum number of interrupts that no vCPU has taken.
-const MOST_INTERRUPTS: usize = 4096;
+const MAX_INTERRUPTS: usize = 4096;
 /// Maximum number of threads and of queues; beyond it, all are forgotten.
-const MOST_KNOWN: usize = 1 << 14;
+const MAX_KNOWN: usize = 1 << 14;
 /// Number of packets after which vhost announces them within a round (drivers/vhost/net.c, `VHOST_NET_BATCH`, plus 1).
 const BATCH: usize = 65;
 /// Maximum time from the read of a packet to the end of its round, ns.
@@ -177,7 +177,7 @@ impl Door {
     /// Sets a thread's name and process. The name of a vhost worker that is a kernel thread contains its virtual
     /// machine's process, which is used.
     pub fn identify(&mut self, tid: u32, thread: Option<(&str, u32)>) {
-        if self.processes.len() >= MOST_KNOWN {
+        if self.processes.len() >= MAX_KNOWN {
             self.processes.clear();
         }
         let process = thread.map(|(name, process)| match is_worker(name) {
@@ -205,7 +205,7 @@ impl Door {
     /// A server takes a packet off a tap. Packets and events are pushed in order of time.
     pub fn read(&mut self, read: Sighting, step: TakeStep) {
         self.counts.packets += 1;
-        if self.held >= MOST_PACKETS || read.t < self.now {
+        if self.held >= MAX_PACKETS || read.t < self.now {
             self.counts.unknown += 1;
             return;
         }
@@ -238,7 +238,7 @@ impl Door {
     }
 
     fn server(&mut self, tid: u32) -> &mut Server {
-        if self.servers.len() >= MOST_KNOWN && !self.servers.contains_key(&tid) {
+        if self.servers.len() >= MAX_KNOWN && !self.servers.contains_key(&tid) {
             self.forget_packets();
             self.servers.clear();
         }
@@ -246,7 +246,7 @@ impl Door {
     }
 
     fn queue(&mut self, key: QueueKey) -> &mut Queue {
-        if self.queues.len() >= MOST_KNOWN && !self.queues.contains_key(&key) {
+        if self.queues.len() >= MAX_KNOWN && !self.queues.contains_key(&key) {
             self.queues.clear();
         }
         self.queues.entry(key).or_default()
@@ -331,7 +331,7 @@ impl Door {
     }
 
     fn vcpu(&mut self, tid: u32) -> &mut Vcpu {
-        if self.vcpus.len() >= MOST_KNOWN && !self.vcpus.contains_key(&tid) {
+        if self.vcpus.len() >= MAX_KNOWN && !self.vcpus.contains_key(&tid) {
             self.vcpus.clear();
         }
         self.vcpus.entry(tid).or_default()
@@ -433,7 +433,7 @@ impl Door {
 
     /// Begins an interrupt that the server on the CPU raises for a queue; `None` if there are too many.
     fn begin(&mut self, mark: Mark, queue: QueueKey, stage: Stage) -> Option<usize> {
-        if self.interrupts.len() >= MOST_INTERRUPTS {
+        if self.interrupts.len() >= MAX_INTERRUPTS {
             return None;
         }
         let process = self.process(mark.pid);

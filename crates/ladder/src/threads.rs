@@ -4,7 +4,7 @@ use latpath_model::Ns;
 use std::collections::HashMap;
 
 /// Maximum number of threads; beyond it, all are forgotten.
-pub(crate) const MOST: usize = 1 << 16;
+pub(crate) const MAX: usize = 1 << 16;
 /// Maximum number of remembered times at which a vCPU could take an interrupt.
 const REACHES: usize = 16;
 
@@ -123,7 +123,7 @@ impl Threads {
     }
 
     pub fn of(&mut self, pid: u32) -> &mut Thread {
-        if self.all.len() >= MOST && !self.all.contains_key(&pid) {
+        if self.all.len() >= MAX && !self.all.contains_key(&pid) {
             self.all.clear();
             self.forgotten += 1;
         }

@@ -16,7 +16,7 @@ use toml::Spanned;
 /// The flag that names the file.
 pub const FLAG: &str = "config";
 /// Maximum size of the file, bytes; the rest is ignored.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Adds the flags of the file to the command line. The file is that of `--config FILE`, otherwise the user's, otherwise
 /// the machine's.
@@ -32,7 +32,7 @@ pub fn with_file(commands: &Command, args: Vec<OsString>) -> Result<Vec<OsString
     let mut read = || -> std::io::Result<bool> {
         let file = std::fs::File::open(&path)?;
         let about = file.metadata()?;
-        file.take(MOST_BYTES).read_to_string(&mut text)?;
+        file.take(MAX_BYTES).read_to_string(&mut text)?;
         Ok(is_named || is_own(about.uid(), about.mode()))
     };
     if !read().with_context(|| format!("{}: cannot be read", path.display()))? {

@@ -74,7 +74,7 @@ pub fn template() -> String {
     text + &format!("More: {}\n{OPTIONS}", MORE.join(", "))
 }
 
-/// Groups of flags, for the `-h` of commands with more than [`MOST_IN_A_LIST`] flags.
+/// Groups of flags, for the `-h` of commands with more than [`MAX_IN_A_LIST`] flags.
 const FLAGS: [(&str, &[&str]); 18] = [
     ("Recordings", &["against", "run"]),
     (
@@ -231,11 +231,11 @@ const FLAGS: [(&str, &[&str]); 18] = [
 ];
 
 /// Maximum number of flags that a command's `-h` shows in one list.
-const MOST_IN_A_LIST: usize = 12;
+const MAX_IN_A_LIST: usize = 12;
 
-/// The commands; those with more than [`MOST_IN_A_LIST`] flags have them in groups.
+/// The commands; those with more than [`MAX_IN_A_LIST`] flags have them in groups.
 pub fn in_groups(mut command: Command) -> Command {
-    if command.get_arguments().filter(|arg| arg.get_long().is_some()).count() > MOST_IN_A_LIST {
+    if command.get_arguments().filter(|arg| arg.get_long().is_some()).count() > MAX_IN_A_LIST {
         command = command.mut_args(|arg| match arg.get_long().and_then(heading) {
             Some(heading) => arg.help_heading(heading),
             None => arg,
@@ -291,7 +291,7 @@ mod tests {
         let mut used = BTreeSet::new();
         walk(&crate::commands(), &mut |command| {
             let flags: Vec<_> = command.get_arguments().filter(|arg| arg.get_long().is_some()).collect();
-            if flags.len() <= MOST_IN_A_LIST {
+            if flags.len() <= MAX_IN_A_LIST {
                 return;
             }
             let mut groups: BTreeMap<Option<&str>, Vec<&str>> = BTreeMap::new();
@@ -302,7 +302,7 @@ mod tests {
             }
             let name = command.get_name();
             assert!(!groups.contains_key(&None), "{name}: no group has --{}", groups[&None].join(", --"));
-            let large: Vec<_> = groups.values().filter(|flags| flags.len() > MOST_IN_A_LIST).collect();
+            let large: Vec<_> = groups.values().filter(|flags| flags.len() > MAX_IN_A_LIST).collect();
             assert!(large.is_empty(), "{name}: too large: {large:?}");
         });
         let all: Vec<_> = FLAGS.iter().flat_map(|(_, flags)| *flags).map(ToString::to_string).collect();

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use watchdog::Watchdog;
 
-/// A CPU belongs to the route if it has at least 1/`LEAST_SHARE` of the sightings.
-const LEAST_SHARE: u64 = 100;
+/// A CPU belongs to the route if it has at least 1/`MIN_SHARE` of the sightings.
+const MIN_SHARE: u64 = 100;
 /// Interval at which the route's CPUs are determined.
 const ROUTE_EVERY: Duration = Duration::from_secs(1);
 
@@ -183,7 +183,7 @@ impl RouteCpus {
     /// The CPUs with at least 1 % of the sightings. To be called once per second: each call halves the earlier counts.
     fn cpus(&mut self) -> Cpus {
         let all: u64 = self.sightings.iter().sum();
-        let used = self.sightings.iter().enumerate().filter(|(_, n)| **n > 0 && **n * LEAST_SHARE >= all);
+        let used = self.sightings.iter().enumerate().filter(|(_, n)| **n > 0 && **n * MIN_SHARE >= all);
         let cpus = used.map(|(cpu, _)| cpu as u32).collect();
         self.sightings.iter_mut().for_each(|n| *n /= 2);
         cpus

@@ -4,8 +4,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
 /// Maximum number of CPUs that Linux supports (CONFIG_NR_CPUS); an unset mask may list more.
-const MOST_CPUS: u32 = 1 << 16;
-const MOST_RANGES: usize = 1 << 13;
+const MAX_CPUS: u32 = 1 << 16;
+const MAX_RANGES: usize = 1 << 13;
 
 /// A set of CPUs. In JSON it has the kernel's format: `"0-3,8"`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,12 +107,12 @@ impl FromStr for Cpus {
     type Err = BadCpus;
 
     fn from_str(text: &str) -> Result<Self, BadCpus> {
-        let number = |text: &str| text.parse::<u32>().ok().filter(|n| *n < MOST_CPUS).ok_or(BadCpus);
+        let number = |text: &str| text.parse::<u32>().ok().filter(|n| *n < MAX_CPUS).ok_or(BadCpus);
         let range = |text: &str| match text.split_once('-') {
             Some((first, last)) => Ok(number(first)?..=number(last)?),
             None => number(text).map(|n| n..=n),
         };
-        let parts = text.trim().split(',').filter(|part| !part.is_empty()).take(MOST_RANGES);
+        let parts = text.trim().split(',').filter(|part| !part.is_empty()).take(MAX_RANGES);
         let mut cpus = Self(Vec::new());
         let ranges = parts.map(range).collect::<Result<Vec<_>, _>>()?;
         if ranges.iter().any(RangeInclusive::is_empty) {

@@ -12,11 +12,11 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Maximum length of a name, bytes.
-const MOST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 /// Maximum number of cached names of pods and containers.
-const MOST_NAMES: usize = 1024;
+const MAX_NAMES: usize = 1024;
 /// Maximum number of pods on this machine whose directories are listed; kubelet's default limit is 110.
-const MOST_PODS: usize = 4096;
+const MAX_PODS: usize = 4096;
 /// Length of a container's identifier, and ([`SHORT_ID`]) of its short form, hexadecimal digits.
 const ID: usize = 64;
 const SHORT_ID: usize = 12;
@@ -128,7 +128,7 @@ impl Owner {
         }
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
         let names = names.get_or_insert_default();
-        if names.len() >= MOST_NAMES {
+        if names.len() >= MAX_NAMES {
             names.clear();
         }
         names.entry(self.clone()).or_insert_with(|| self.name_under(&Root::of(Path::new("/")))).clone()
@@ -184,7 +184,7 @@ impl fmt::Display for Owner {
 
 /// The name with unprintable characters replaced; `None` if it is empty or too long.
 fn named(name: &str) -> Option<String> {
-    Some(printable(name)).filter(|name| !name.is_empty() && name.len() <= MOST_NAME)
+    Some(printable(name)).filter(|name| !name.is_empty() && name.len() <= MAX_NAME)
 }
 
 fn is_shared(part: &str) -> bool {
@@ -266,7 +266,7 @@ fn unescaped(text: &str) -> String {
 
 /// Namespace and name of a pod, from the directory of its logs: `NAMESPACE_NAME_UID`.
 fn pod_name(root: &Root, uid: &str) -> Option<String> {
-    let folders = root.names("var/log/pods", MOST_PODS);
+    let folders = root.names("var/log/pods", MAX_PODS);
     let of_pod = folders.iter().find_map(|folder| folder.strip_suffix(uid)?.strip_suffix('_'))?;
     let (namespace, name) = of_pod.split_once('_')?;
     named(&format!("{namespace}/{name}"))
@@ -415,7 +415,7 @@ mod tests {
             for text in [text, format!("0::{path}"), format!("1:name=systemd:{path}\n0::/")] {
                 if let Some(owner) = Owner::parse(&text) {
                     let shown = owner.to_string();
-                    prop_assert!(!shown.chars().any(char::is_control) && shown.len() <= MOST_NAME + 32, "{shown:?}");
+                    prop_assert!(!shown.chars().any(char::is_control) && shown.len() <= MAX_NAME + 32, "{shown:?}");
                 }
             }
         }

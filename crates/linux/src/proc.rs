@@ -9,10 +9,10 @@ use std::{
 };
 
 /// Maximum length of a file in /proc, bytes: command lines may be megabytes long; QEMU's takes some 20 kB.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Maximum length of the list of mounts, bytes; the administrator determines how many there are.
-const MOST_MOUNTS: u64 = 8 << 20;
+const MAX_MOUNTS: u64 = 8 << 20;
 
 /// Flag of a vCPU that runs its guest (include/linux/sched.h has all of these flags).
 pub const PF_VCPU: u64 = 0x1;
@@ -39,7 +39,7 @@ impl Root {
         self.0.join(path)
     }
 
-    /// The first `MOST_BYTES` of a text file; bytes that are not UTF-8 are replaced.
+    /// The first `MAX_BYTES` of a text file; bytes that are not UTF-8 are replaced.
     pub fn text(&self, path: &str) -> Option<String> {
         read(&self.path(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -86,7 +86,7 @@ impl Root {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -232,7 +232,7 @@ impl Mount {
     pub fn all_of(process: &str) -> Vec<Self> {
         let mut text = String::new();
         let file = File::open(format!("/proc/{process}/mountinfo"));
-        match file.and_then(|file| file.take(MOST_MOUNTS).read_to_string(&mut text)) {
+        match file.and_then(|file| file.take(MAX_MOUNTS).read_to_string(&mut text)) {
             Ok(_) => text.lines().filter_map(Self::parse).collect(),
             Err(_) => Vec::new(),
         }

@@ -173,11 +173,11 @@ pub struct TrafficClasses {
 
 impl TrafficClasses {
     const BYTES: usize = 82;
-    const MOST: usize = 16;
+    const MAX: usize = 16;
 
     fn read(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..Self::BYTES)?;
-        let classes = usize::from(bytes[0]).min(Self::MOST);
+        let classes = usize::from(bytes[0]).min(Self::MAX);
         let queues = |class: usize| Some((u16_at(bytes, 18 + 2 * class)?, u16_at(bytes, 50 + 2 * class)?));
         Some(Self {
             of_priority: *bytes[1..].first_chunk()?,
@@ -188,10 +188,10 @@ impl TrafficClasses {
 
     fn write(&self) -> Vec<u8> {
         let mut bytes = vec![0; Self::BYTES];
-        bytes[0] = self.queues.len().min(Self::MOST) as u8;
+        bytes[0] = self.queues.len().min(Self::MAX) as u8;
         bytes[1..17].copy_from_slice(&self.of_priority);
         bytes[17] = self.offload;
-        for (class, (count, first)) in self.queues.iter().take(Self::MOST).enumerate() {
+        for (class, (count, first)) in self.queues.iter().take(Self::MAX).enumerate() {
             bytes[18 + 2 * class..][..2].copy_from_slice(&count.to_ne_bytes());
             bytes[50 + 2 * class..][..2].copy_from_slice(&first.to_ne_bytes());
         }

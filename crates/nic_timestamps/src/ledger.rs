@@ -5,20 +5,20 @@ use crate::config::{Config, Settable};
 use crate::StampError;
 use latpath_linux::net::Device;
 use latpath_net::{Inode, Netns};
-use latpath_undo::{Entry, Journal, Kind, Lifetime, Outcome, Turn, Undo};
+use latpath_undo::{Entry, Journal, Kind, Lifetime, LockedJournal, Outcome, Undo};
 use serde::{Deserialize, Serialize};
 use std::io;
 
 /// Identifies a device uniquely among all that have existed since boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Who {
+pub(crate) struct DeviceIdentity {
     pub(crate) device: String,
     pub(crate) ifindex: u32,
     /// Inode number of its network namespace.
     pub(crate) netns: Inode,
 }
 
-impl Who {
+impl DeviceIdentity {
     /// The device's name in the journal.
     fn subject(&self) -> String {
         format!("{}-{}", self.netns, self.ifindex)
@@ -44,7 +44,7 @@ pub(crate) enum DeviceLookup<'a> {
 }
 
 /// Undoes changes to the devices that the function finds.
-struct PutBack<'a>(&'a dyn Fn(&Who) -> DeviceLookup<'a>);
+struct PutBack<'a>(&'a dyn Fn(&DeviceIdentity) -> DeviceLookup<'a>);
 
 impl Undo for PutBack<'_> {
     const KIND: Kind = Kind::NicTimestamps;
@@ -56,7 +56,7 @@ impl Undo for PutBack<'_> {
         let Some((netns, ifindex)) = subject.split_once('-').and_then(number) else {
             return Outcome::Failed(vec!["it names no device".into()]);
         };
-        let who = Who { device: last.device.clone(), ifindex, netns };
+        let who = DeviceIdentity { device: last.device.clone(), ifindex, netns };
         match (self.0)(&who) {
             DeviceLookup::Here(device) => put_back(&who.device, first.before, last.after, &*device)
                 .unwrap_or_else(|e| Outcome::Failed(vec![format!("{}: hardware stamps: {e}", who.device)])),
@@ -92,7 +92,7 @@ impl Undo for NicTimestamps {
     }
 }
 
-fn of_this_machine(who: &Who) -> DeviceLookup<'static> {
+fn of_this_machine(who: &DeviceIdentity) -> DeviceLookup<'static> {
     let Ok(netns) = Netns::find(who.netns) else { return DeviceLookup::OutOfReach };
     let find = || match nix::net::if_::if_nametoindex(who.device.as_str()) {
         // A device with the same name but another index is not the one that was changed.
@@ -124,7 +124,7 @@ impl Ledger {
     /// changed it, this process's share in the change.
     pub(crate) fn join(
         &self,
-        who: &Who,
+        who: &DeviceIdentity,
         device: &dyn Settable,
         wider: &dyn Fn(Config) -> Option<Config>,
     ) -> Result<(Config, Option<Share>), StampError> {
@@ -157,7 +157,7 @@ impl Ledger {
             }
             Err(e) => {
                 let _ = share.add_within(&turn, step(Some(now)));
-                drop::<Turn>(turn);
+                drop::<LockedJournal>(turn);
                 let _ = self.leave(share, device);
                 Err(failed("switching hardware stamps on (SIOCSHWTSTAMP)", e))
             }
@@ -192,8 +192,8 @@ pub(crate) mod tests {
     const ALL: Config = Config { tx_type: TxType::ON, rx_filter: RxFilter::ALL, flags: 0 };
     const PTP: Config = Config { tx_type: TxType::ON, rx_filter: RxFilter(12), flags: 0 };
 
-    fn who() -> Who {
-        Who { device: "lp0".into(), ifindex: 4, netns: 77 }
+    fn who() -> DeviceIdentity {
+        DeviceIdentity { device: "lp0".into(), ifindex: 4, netns: 77 }
     }
 
     fn to_all(now: Config) -> Option<Config> {
@@ -302,7 +302,7 @@ pub(crate) mod tests {
         const KIND: Kind = Kind::NicTimestamps;
         type Step = Step;
         fn undo(&self, subject: &str, steps: &[Step]) -> Outcome {
-            let find = |who: &Who| match (who.netns, who.ifindex, who.device.as_str()) {
+            let find = |who: &DeviceIdentity| match (who.netns, who.ifindex, who.device.as_str()) {
                 _ if !self.1 => DeviceLookup::OutOfReach,
                 (77, 4, "lp0") => DeviceLookup::Here(Box::new(self.0)),
                 _ => DeviceLookup::Gone,
@@ -333,7 +333,7 @@ pub(crate) mod tests {
     #[test]
     fn a_new_device_of_an_old_name_is_not_touched() {
         let (dir, ledger) = ledger();
-        let old = Who { ifindex: 5, ..who() };
+        let old = DeviceIdentity { ifindex: 5, ..who() };
         killed(ledger.join(&old, &Nic(Cell::new(PTP)), &to_all).unwrap().1);
         let new = Nic(Cell::new(ALL));
         sweep(&ledger, &Machine(&new, true)).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::caps::{Caps, Current, RxHardware};
 use crate::config::{Config, RxFilter, TxType};
-use crate::ledger::{Ledger, Share, Who};
+use crate::ledger::{DeviceIdentity, Ledger, Share};
 use crate::StampError;
 use latpath_linux::net::Device;
 use latpath_net::Netns;
@@ -46,7 +46,7 @@ impl HardwareStamps {
         }
         let netns = Netns::own().map_err(|e| failed("finding its namespace", std::io::Error::other(e)))?.inode();
         let device = Device::named(&caps.device).map_err(|e| failed("opening a socket", e))?;
-        let who = Who { device: caps.device.clone(), ifindex: caps.ifindex, netns };
+        let who = DeviceIdentity { device: caps.device.clone(), ifindex: caps.ifindex, netns };
         let join = |rx| ledger.join(&who, &device, &|now| wider(now, tx, rx));
         let (config, share) = match join(rx) {
             // The driver advertises receive stamps but rejects the request; transmit stamps alone may still work.
@@ -125,7 +125,7 @@ mod tests {
     fn stamps_that_cannot_be_put_back_are_said_to_stay() {
         let dir = tempfile::tempdir().unwrap();
         let (ledger, nic) = (Ledger(Journal::at(dir.path())), Nic(Cell::new(Config::OFF)));
-        let who = Who { device: "lo".into(), ifindex: 1, netns: 77 };
+        let who = DeviceIdentity { device: "lo".into(), ifindex: 1, netns: 77 };
         let (config, share) = ledger.join(&who, &nic, &|now| wider(now, true, true)).unwrap();
         let device = Device::named("lo").unwrap();
         // A loopback device has no timestamp setting, so restoring it fails.

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// Maximum number of test frames: a NIC that is busy stamping another frame may skip one.
 const TRIES: u8 = 3;
 /// Maximum number of timestamps read from the error queue at once.
-const MOST_STAMPS: usize = 16;
+const MAX_STAMPS: usize = 16;
 /// Ethertype of test frames: IEEE Std 802, Local Experimental Ethertype 1.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xB5];
 /// The nearest bridge's group address (IEEE 802.1Q, 8.6.3), which no bridge forwards.
@@ -185,7 +185,7 @@ impl Verified {
         }
     }
 
-    fn take_in(&mut self, caps: &Caps, came: Came, nic_is_on: bool) {
+    fn take_in(&mut self, caps: &Caps, came: TestStamps, nic_is_on: bool) {
         let missing = || Check::Failed(format!("none came within {} ms", PATIENCE.as_millis()));
         let came_or = |time: Option<Ns>, otherwise: Check| time.map_or(otherwise, |_| Check::Works);
         self.tx_sched = came_or(came.sched, missing());
@@ -246,7 +246,7 @@ fn runs(phc: &mut dyn Reader, pause: impl FnOnce()) -> io::Result<(Check, Readin
 
 /// Results of the test frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Came {
+struct TestStamps {
     sent: u8,
     sched: Option<Ns>,
     driver: Option<Ns>,
@@ -256,7 +256,7 @@ struct Came {
     clock: Option<(Ns, Ns)>,
 }
 
-impl Came {
+impl TestStamps {
     fn all(&self, caps: &Caps, nic: bool) -> bool {
         self.sched.is_some() && (self.driver.is_some() || !caps.tx_driver()) && (self.nic.is_some() || !nic)
     }
@@ -280,14 +280,14 @@ fn open(caps: &Caps) -> io::Result<PacketSocket> {
     Ok(socket)
 }
 
-fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<Came> {
+fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<TestStamps> {
     let socket = open(caps)?;
     let Some(mac) = socket.mac()? else {
         return Err(io::Error::other("the device has no MAC address, so it takes no Ethernet frames"));
     };
     ask_for(socket.as_fd(), Stamps { tx_nic: nic, rx_kernel: false, rx_nic: false, ..Stamps::ALL })
         .map_err(io::Error::other)?;
-    let mut came = Came::default();
+    let mut came = TestStamps::default();
     for number in 0..TRIES {
         let before = phc.as_mut().and_then(|phc| phc.read().ok());
         let frame = frame(mac, number);
@@ -318,9 +318,9 @@ fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<
 }
 
 /// Reads this frame's stamps from the error queue.
-fn stamps_of(socket: &PacketSocket, frame: &[u8], came: &mut Came) -> io::Result<()> {
+fn stamps_of(socket: &PacketSocket, frame: &[u8], came: &mut TestStamps) -> io::Result<()> {
     let (mut data, mut control) = ([0; 256], Control::new());
-    let read = sent_stamps(socket.as_fd(), &mut data, &mut control, MOST_STAMPS, &mut |stamp, packet| {
+    let read = sent_stamps(socket.as_fd(), &mut data, &mut control, MAX_STAMPS, &mut |stamp, packet| {
         // Ignore late stamps of earlier frames.
         if packet.ends_with(frame) {
             match stamp.kind {
@@ -394,7 +394,7 @@ mod tests {
         Caps { socket_flags: u32::MAX, tx_types: 3, rx_filters: 3, ..Caps::of("lo").unwrap() }
     }
 
-    fn judged(came: Came) -> Verified {
+    fn judged(came: TestStamps) -> Verified {
         let caps = liar();
         let mut verified = verify(&caps, Trial::default());
         verified.take_in(&caps, came, true);
@@ -403,11 +403,11 @@ mod tests {
 
     #[test]
     fn a_nic_that_claims_all_and_stamps_nothing_is_not_asked_for_any() {
-        let all = Came { sent: 1, sched: Some(1), driver: Some(2), nic: Some(3), clock: None };
-        let verified = judged(Came { sent: 3, nic: None, ..all });
+        let all = TestStamps { sent: 1, sched: Some(1), driver: Some(2), nic: Some(3), clock: None };
+        let verified = judged(TestStamps { sent: 3, nic: None, ..all });
         assert_eq!(verified.tx_nic, Check::Failed("none came within 100 ms, of 3 frames".into()));
         assert!(!verified.worth_asking().tx_nic && verified.worth_asking().tx_driver);
-        let silent = judged(Came { sent: 3, ..Came::default() });
+        let silent = judged(TestStamps { sent: 3, ..TestStamps::default() });
         assert_eq!(silent.worth_asking(), Stamps { rx_kernel: true, rx_nic: true, ..Stamps::default() });
         let mut still = judged(all);
         assert!(still.worth_asking().tx_nic && still.worth_asking().rx_nic);
@@ -418,7 +418,8 @@ mod tests {
     #[test]
     fn a_stamp_of_another_time_than_the_nics_clock_is_not_believed() {
         let judged = |time| {
-            judged(Came { sent: 1, sched: Some(1), driver: Some(1), nic: Some(time), clock: Some((100, 200)) }).tx_nic
+            judged(TestStamps { sent: 1, sched: Some(1), driver: Some(1), nic: Some(time), clock: Some((100, 200)) })
+                .tx_nic
         };
         assert_eq!(judged(150), Check::Works);
         let before = "it is 95 ns before the frame was sent, by the NIC's own clock";

@@ -217,7 +217,7 @@ pub struct ReasonPerWork {
 
 /// Facts about a VM besides its vCPUs.
 #[derive(Clone, Debug, Default)]
-pub struct About {
+pub struct VmFacts {
     /// Its name.
     pub name: Option<String>,
     /// KVM's counters over the window.
@@ -230,7 +230,7 @@ pub struct About {
 
 impl ExitsFigures {
     /// Computes the figures from the programs' counts; `about` returns the facts about the VM with this process ID.
-    pub fn observe(exits: &Counted, names: &Names, about: impl Fn(u32) -> About) -> Observation<Self> {
+    pub fn observe(exits: &Counted, names: &Names, about: impl Fn(u32) -> VmFacts) -> Observation<Self> {
         let mut vms: BTreeMap<u32, Vec<&Vcpu>> = BTreeMap::new();
         exits.vcpus.iter().for_each(|vcpu| vms.entry(vcpu.pid).or_default().push(vcpu));
         let window_ns = exits.window.length();
@@ -294,7 +294,7 @@ impl ExitsFigures {
 }
 
 impl VmExits {
-    fn new(pid: u32, vcpus: &[&Vcpu], names: &Names, about: About, window: Ns) -> Self {
+    fn new(pid: u32, vcpus: &[&Vcpu], names: &Names, about: VmFacts, window: Ns) -> Self {
         let all = VcpuFigures::of(vcpus, names, window);
         let per_work = about.traffic.filter(|traffic| traffic.packets() > 0).map(|traffic| PerWork::of(&all, &traffic));
         let one = |vcpu: &&Vcpu| VcpuExits {

@@ -39,7 +39,7 @@ impl<I: Instrument> InGuest<I> {
 fn read<I: Instrument>(encoded: &[u8]) -> Result<Observation<I::Figures>, String> {
     let read = || {
         let text = std::str::from_utf8(encoded).map_err(|e| e.to_string())?;
-        figures_add_up(text, MOST_OF_GUEST)?;
+        figures_add_up(text, MAX_OF_GUEST)?;
         serde_json::from_str(text).map_err(|e| e.to_string())
     };
     read().map_err(|why| format!("its observation ({}) cannot be read: {why}", I::NAME))
@@ -71,7 +71,7 @@ pub(crate) fn observe<I: Instrument + 'static>() -> Result<Box<dyn Observer>, St
 
 /// Maximum sum of the absolute values of the integers in a guest's observation, which is untrusted and added to the
 /// host's own figures.
-pub const MOST_OF_GUEST: Ns = Ns::MAX / 16;
+pub const MAX_OF_GUEST: Ns = Ns::MAX / 16;
 
 /// Checks that the absolute values of all integers in a JSON text add up to at most `most`, so that no sum of them
 /// overflows.
@@ -155,11 +155,11 @@ mod tests {
         let printed = |n: u64| {
             format!(r#"{{"devices":[{{"queues":[{{"used_buffers":{n},"written_bytes":1,"x":[-1,2.5,null]}}]}}]}}"#)
         };
-        assert!(figures_add_up(&printed(most), MOST_OF_GUEST).unwrap_err().contains("higher than any"));
-        assert_eq!(figures_add_up(&printed(1 << 50), MOST_OF_GUEST), Ok(()));
-        let many = format!("[{}]", vec![(MOST_OF_GUEST / 2).to_string(); 3].join(","));
-        assert!(figures_add_up(&many, MOST_OF_GUEST).is_err());
-        assert!(figures_add_up(&"[".repeat(100_000), MOST_OF_GUEST).is_err(), "too deep");
+        assert!(figures_add_up(&printed(most), MAX_OF_GUEST).unwrap_err().contains("higher than any"));
+        assert_eq!(figures_add_up(&printed(1 << 50), MAX_OF_GUEST), Ok(()));
+        let many = format!("[{}]", vec![(MAX_OF_GUEST / 2).to_string(); 3].join(","));
+        assert!(figures_add_up(&many, MAX_OF_GUEST).is_err());
+        assert!(figures_add_up(&"[".repeat(100_000), MAX_OF_GUEST).is_err(), "too deep");
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub mod study;
 mod workload;
 
 pub use exits::Exits;
-pub use in_guest::{figures_add_up, observer, InGuest, MOST_OF_GUEST};
+pub use in_guest::{figures_add_up, observer, InGuest, MAX_OF_GUEST};
 pub use instrument::{instrument, Entry, Instrument, Needs, StartError, INSTRUMENTS};
 pub use ladder::{Ladder, LadderOptions};
 pub use profile::{ProfileOptions, Profiler};

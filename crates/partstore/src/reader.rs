@@ -13,7 +13,7 @@ use std::{
 };
 
 /// Maximum number of rows in a row group; files from other writers may have larger groups than latpath's.
-const MOST_ROWS: usize = 65_536;
+const MAX_ROWS: usize = 65_536;
 
 /// A part that is open for reading.
 pub struct PartReader {
@@ -38,8 +38,8 @@ impl PartReader {
         }
         let metadata = guarded(path, || ParquetMetaDataReader::new().parse_and_finish(&file))?;
         for group in metadata.row_groups() {
-            if !(0..=MOST_ROWS as i64).contains(&group.num_rows()) {
-                let why = format!("a row group has {} rows; latpath reads at most {MOST_ROWS}", group.num_rows());
+            if !(0..=MAX_ROWS as i64).contains(&group.num_rows()) {
+                let why = format!("a row group has {} rows; latpath reads at most {MAX_ROWS}", group.num_rows());
                 return Err(StoreError::Damaged { path: path.into(), why });
             }
         }

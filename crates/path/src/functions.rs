@@ -42,7 +42,7 @@ const TRACERS: [&str; 7] =
 
 /// Maximum number of functions with the same name. If there are more, all are excluded, because type information does
 /// not distinguish them.
-const MOST_NAMESAKES: usize = 8;
+const MAX_NAMESAKES: usize = 8;
 
 /// Lists of traceable functions in tracefs. The first one, with addresses, exists since Linux 6.5.
 const LISTS: [&str; 2] = ["available_filter_functions_addrs", "available_filter_functions"];
@@ -161,7 +161,7 @@ pub(crate) fn traceable() -> Traceable {
     // distinguish them.
     let fit = |(name, module): (&str, &str), n: usize| listed.as_ref().is_none_or(|l| l.has_all(name, module, n));
     for (key, functions) in namesakes {
-        if functions.len() <= MOST_NAMESAKES && fit(key, functions.len()) {
+        if functions.len() <= MAX_NAMESAKES && fit(key, functions.len()) {
             found.functions.extend(functions);
         }
     }

@@ -12,7 +12,7 @@ pub(crate) type Loaded<'a> = HashMap<String, ProgramMut<'a>>;
 /// Maximum time for attaching individual kprobes, each of which takes a few milliseconds.
 const PATIENCE: Duration = Duration::from_millis(2500);
 /// Maximum number of individual kprobes: detaching takes as long as attaching.
-const MOST_KPROBES: usize = 150;
+const MAX_KPROBES: usize = 150;
 
 /// Attaches a program to many functions with one link.
 fn attach_multi(program: BorrowedFd<'_>, addresses: &[u64]) -> std::io::Result<OwnedFd> {
@@ -36,7 +36,7 @@ fn attach_multi(program: BorrowedFd<'_>, addresses: &[u64]) -> std::io::Result<O
 }
 
 /// Maximum number of attempts to find the addresses that the kernel rejects.
-const MOST_TRIES: usize = 100;
+const MAX_TRIES: usize = 100;
 
 /// Whether the kernel rejected one of the addresses, rather than the kind of attachment.
 fn is_about_one(error: &std::io::Error) -> bool {
@@ -102,7 +102,7 @@ impl Links {
                 tries += 1;
                 match attach_multi(program.as_fd(), some) {
                     Ok(link) => self.multi.push(link),
-                    Err(e) if !is_about_one(&e) || tries > MOST_TRIES => return Err(e),
+                    Err(e) if !is_about_one(&e) || tries > MAX_TRIES => return Err(e),
                     Err(_) if some.len() == 1 => drop(refused.insert(some[0])),
                     Err(_) => {
                         let (first, second) = some.split_at(some.len() / 2);
@@ -120,11 +120,11 @@ impl Links {
         Ok(())
     }
 
-    /// Attaches to functions one by one, the most important first, until [`MOST_KPROBES`] or the time limit is reached.
+    /// Attaches to functions one by one, the most important first, until [`MAX_KPROBES`] or the time limit is reached.
     pub fn some_functions(&mut self, programs: &Loaded<'_>, functions: &[Function]) {
         let began = Instant::now();
         for f in by_weight(functions) {
-            if self.functions.len() >= MOST_KPROBES || began.elapsed() > PATIENCE {
+            if self.functions.len() >= MAX_KPROBES || began.elapsed() > PATIENCE {
                 break;
             }
             let place = f.positions.trailing_zeros() as usize;

@@ -48,7 +48,7 @@ pub struct BreachOptions {
 
 impl BreachOptions {
     /// Default maximum size of a trace file, bytes.
-    pub const MOST_BYTES: u64 = 256 << 20;
+    pub const MAX_BYTES: u64 = 256 << 20;
 }
 
 /// Why the trace cannot be prepared.

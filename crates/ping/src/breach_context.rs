@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of breaches whose records are kept: those with the longest round trips.
-const MOST: usize = 20;
+const MAX: usize = 20;
 /// Minimum time between two breaches whose records are copied, ns.
 const REST_NS: Ns = 10_000_000;
 /// Maximum number of rows per CPU; further rows are summed.
@@ -25,7 +25,7 @@ const THREADS: usize = 3;
 /// Name of the reflector's thread, which is on the same timeline if both ends run on one kernel.
 pub const REFLECTOR: &str = "ping-reflect";
 /// Maximum number of reflectors on this machine that a context shows.
-const MOST_REFLECTORS: usize = 4;
+const MAX_REFLECTORS: usize = 4;
 
 /// Request for the context of a breach.
 #[derive(Clone, Debug)]
@@ -172,11 +172,11 @@ impl KeptBreaches {
         self.next = request.to.saturating_add(REST_NS);
         let took = |request: &BreachRequest| request.to - request.from;
         self.breaches.push((request, snapshot));
-        if self.breaches.len() > MOST {
+        if self.breaches.len() > MAX {
             let least = (0..self.breaches.len()).min_by_key(|at| took(&self.breaches[*at].0));
             self.breaches.swap_remove(least.unwrap_or(0));
         }
-        if self.breaches.len() == MOST {
+        if self.breaches.len() == MAX {
             self.least = self.breaches.iter().map(|(request, _)| took(request)).min().unwrap_or(0);
         }
     }
@@ -390,7 +390,7 @@ fn reflectors(timeline: &Timeline, names: &Names, emitter: u32, row: &[ThreadTil
     if all.iter().any(related) {
         all.retain(related);
     }
-    all.truncate(MOST_REFLECTORS);
+    all.truncate(MAX_REFLECTORS);
     all
 }
 
@@ -542,7 +542,7 @@ mod tests {
     fn the_worst_are_kept_and_a_copy_is_followed_by_a_rest() {
         let mut kept = KeptBreaches::default();
         let breach = |at: Ns, took: Ns| BreachRequest { from: at, to: at + took, ..request() };
-        for n in 0..MOST as Ns {
+        for n in 0..MAX as Ns {
             let one = breach(n * 2 * REST_NS, 1000 + n);
             assert!(kept.accepts(&one));
             kept.keep(one, Snapshot::default());
@@ -553,7 +553,7 @@ mod tests {
         kept.keep(breach(later, 5000), Snapshot::default());
         assert!(!kept.accepts(&breach(later + 6000, 7000)), "too soon");
         let took: Vec<_> = kept.breaches.iter().map(|(request, _)| request.to - request.from).collect();
-        assert!(took.len() == MOST && took.contains(&5000) && !took.contains(&1000), "{took:?}");
+        assert!(took.len() == MAX && took.contains(&5000) && !took.contains(&1000), "{took:?}");
     }
 
     #[test]

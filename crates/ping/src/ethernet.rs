@@ -24,7 +24,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 /// Maximum number of stamps per read, so that many stamps do not delay the caller.
-const MOST_STAMPS: usize = 256;
+const MAX_STAMPS: usize = 256;
 
 /// Options of the socket.
 #[derive(Clone, Debug)]
@@ -190,7 +190,7 @@ impl Transport for Ethernet {
 
     fn left(&mut self, each: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), DeviceError> {
         let fd = self.socket.fd();
-        let read = sent_stamps(fd, &mut self.seen, &mut self.control, MOST_STAMPS, &mut |stamp, frame| {
+        let read = sent_stamps(fd, &mut self.seen, &mut self.control, MAX_STAMPS, &mut |stamp, frame| {
             if let Some((_, at)) = read(frame, None) {
                 each(SentStamp { message: &frame[at], stamp: of_sending(stamp.kind), time: stamp.time });
             }

@@ -19,7 +19,7 @@ pub struct HistogramAxis {
 
 impl HistogramAxis {
     /// Maximum number of buckets.
-    pub const MOST: Ns = 1_000_000;
+    pub const MAX: Ns = 1_000_000;
 
     /// Number of buckets.
     pub fn buckets(self) -> Ns {
@@ -46,9 +46,9 @@ pub struct FixedWidthHistogram {
 }
 
 impl FixedWidthHistogram {
-    /// Creates an empty histogram, with at most [`HistogramAxis::MOST`] buckets.
+    /// Creates an empty histogram, with at most [`HistogramAxis::MAX`] buckets.
     pub fn new(axis: HistogramAxis) -> Self {
-        let counts = vec![0; axis.buckets().min(HistogramAxis::MOST) as usize];
+        let counts = vec![0; axis.buckets().min(HistogramAxis::MAX) as usize];
         Self { axis, counts, overflow: Vec::new(), overflown: 0 }
     }
 

@@ -17,11 +17,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Maximum number of concurrent sessions, each of which takes some 60 KiB.
-const MOST_SESSIONS: usize = 256;
+const MAX_SESSIONS: usize = 256;
 /// Silence after which a session ends, ns.
 const IDLE_NS: Ns = 30_000_000_000;
 /// Maximum number of sessions per host, so that one host cannot use up all of them.
-const MOST_OF_A_HOST: usize = 64;
+const MAX_OF_A_HOST: usize = 64;
 /// Minimum silence of a session before a new one may replace it, ns; the session that has been silent longest is
 /// replaced.
 const SILENT_NS: Ns = 1_000_000_000;
@@ -255,8 +255,8 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         if let Some(i) = self.known(peer, number) {
             return Some(i);
         }
-        let has_place = self.has_place(MOST_OF_A_HOST, now, |other| T::are_of_one_host(other, &peer))
-            && self.has_place(MOST_SESSIONS, now, |_| true);
+        let has_place = self.has_place(MAX_OF_A_HOST, now, |other| T::are_of_one_host(other, &peer))
+            && self.has_place(MAX_SESSIONS, now, |_| true);
         if !has_place {
             self.sum.turned_away += 1;
             return None;

@@ -269,9 +269,9 @@ mod tests {
     use super::*;
 
     /// A session and the times of all sessions, with a simpler interface for tests.
-    struct Alone(Session, AllTurnarounds);
+    struct SingleSession(Session, AllTurnarounds);
 
-    impl Alone {
+    impl SingleSession {
         fn answered(&mut self, sequence: u64, app: Ns, t3: Ns, nic: Option<Ns>) -> Option<Turnaround> {
             self.0.answered(Arrival { sequence, nic, kernel: None, app }, t3, true, &mut self.1)
         }
@@ -281,7 +281,7 @@ mod tests {
         }
     }
 
-    impl std::ops::Deref for Alone {
+    impl std::ops::Deref for SingleSession {
         type Target = Session;
 
         fn deref(&self) -> &Session {
@@ -289,19 +289,19 @@ mod tests {
         }
     }
 
-    impl std::ops::DerefMut for Alone {
+    impl std::ops::DerefMut for SingleSession {
         fn deref_mut(&mut self) -> &mut Session {
             &mut self.0
         }
     }
 
-    fn session(requested: &[Stamp]) -> Alone {
+    fn session(requested: &[Stamp]) -> SingleSession {
         judged(requested, None)
     }
 
-    fn judged(requested: &[Stamp], threshold: Option<Ns>) -> Alone {
+    fn judged(requested: &[Stamp], threshold: Option<Ns>) -> SingleSession {
         let taken = requested.iter().fold(0, |m, s| m | s.bit());
-        Alone(Session::new(7, taken, threshold, 0), AllTurnarounds::new(taken, None))
+        SingleSession(Session::new(7, taken, threshold, 0), AllTurnarounds::new(taken, None))
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Disturbance {
 }
 
 /// Maximum number of disturbances reported individually.
-const MOST_REPORTED: usize = 100;
+const MAX_REPORTED: usize = 100;
 
 impl Timeline {
     /// Creates a timeline for ends whose clocks have this relation.
@@ -188,7 +188,7 @@ impl Timeline {
     /// Notes a disturbance of a clock.
     pub fn disturbed(&mut self, at_ns: Ns, what: String) {
         self.disturbed += 1;
-        if self.disturbances.len() < MOST_REPORTED {
+        if self.disturbances.len() < MAX_REPORTED {
             self.disturbances.push(Disturbance::new(at_ns, what));
         }
     }

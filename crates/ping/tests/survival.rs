@@ -191,7 +191,7 @@ fn options(folder: &Path, what: &str, freeze: bool) -> BreachOptions {
         instance: unique(what),
         record: Options { buffer_kb: Some(64), snapshot: true, ..Options::default() },
         save: folder.join("breach.trace"),
-        most_bytes: BreachOptions::MOST_BYTES,
+        most_bytes: BreachOptions::MAX_BYTES,
         freeze,
     }
 }

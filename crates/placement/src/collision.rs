@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of names listed per collision.
-const MOST_NAMES: usize = 8;
+const MAX_NAMES: usize = 8;
 
 /// Kinds of collisions, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -225,7 +225,7 @@ impl Placement {
 }
 
 fn names(workers: &[&Worker]) -> Vec<String> {
-    workers.iter().take(MOST_NAMES).map(|worker| worker.name.clone()).collect()
+    workers.iter().take(MAX_NAMES).map(|worker| worker.name.clone()).collect()
 }
 
 fn of_worker(kind: CollisionKind, cpus: Cpus, worker: &Worker, with: &[&Worker]) -> Collision {

@@ -102,8 +102,8 @@ fn size(map: &mut OpenMapMut<'_>, entries: usize) -> libbpf_rs::Result<()> {
 /// different namespaces.
 fn reserved(readers: &NamedReaders) -> usize {
     const FOR_EACH: usize = 4;
-    const MOST: usize = 64;
-    (readers.len() * FOR_EACH).min(MOST)
+    const MAX: usize = 64;
+    (readers.len() * FOR_EACH).min(MAX)
 }
 
 /// Whether the kernel copies bytes outside a packet's linear part for the programs: `loads_fragments` in

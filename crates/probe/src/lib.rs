@@ -25,4 +25,4 @@ pub use attach::{Accept, AttachError, Options};
 pub use hooks::lacks;
 pub use layout::RECORD_BYTES;
 pub use probe::Probe;
-pub use remarks::{Remark, Remarked};
+pub use remarks::{Remark, RemarkKind};

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Sightings of packets that take longer are joined late, and counted as such.
 const IN_THE_NIC: Ns = 20_000_000;
 /// Maximum number of sightings that wait for clock readings; further ones are counted as unmapped.
-const MOST_WAITING: usize = 1 << 20;
+const MAX_WAITING: usize = 1 << 20;
 /// Interval between the last clock readings, after the programs have been detached.
 const LAST_PAUSE: Duration = Duration::from_millis(1);
 
@@ -39,7 +39,7 @@ pub(crate) struct NicTimes {
     nics: Vec<Nic>,
     clocks: Vec<NicClock>,
     waiting: VecDeque<Waiting>,
-    /// Number of sightings discarded because [`MOST_WAITING`] sightings were already waiting.
+    /// Number of sightings discarded because [`MAX_WAITING`] sightings were already waiting.
     unmapped: u64,
     notes: Vec<String>,
     _on: Vec<HardwareStamps>,
@@ -123,7 +123,7 @@ impl NicTimes {
     /// Adds a sighting at a point of one of these NICs, with the NIC's timestamp.
     pub fn push(&mut self, sighting: Sighting, nic_time: Ns, info: &PointInfo) {
         let Some(clock) = self.clock_of(info) else { return };
-        if self.waiting.len() == MOST_WAITING {
+        if self.waiting.len() == MAX_WAITING {
             self.unmapped += 1;
             return;
         }

@@ -81,9 +81,9 @@ impl PointTable {
 }
 
 /// Maximum number of remembered names; further points are not followed.
-const MOST_NAMES: usize = 4096;
+const MAX_NAMES: usize = 4096;
 /// Maximum number of names of reading threads per network namespace; a thread may rename itself at any time.
-const MOST_READERS: usize = 16;
+const MAX_READERS: usize = 16;
 /// Time from the release of an index to its reuse, ns: by then no program and no unread record refers to it.
 const QUARANTINE: Ns = 2_000_000_000;
 /// Maximum number of owners that a note on a reader names.
@@ -253,7 +253,7 @@ impl Points {
     }
 
     /// Returns the ID of a point: that of the known point with this identity, if any; `None` if the point is not
-    /// followed. `is_named`: the user named this reader, so it does not count towards `MOST_READERS`.
+    /// followed. `is_named`: the user named this reader, so it does not count towards `MAX_READERS`.
     fn identify(
         &mut self,
         machine: &str,
@@ -307,7 +307,7 @@ impl Points {
         }
         let readers = self.readers.entry(netns).or_default();
         let is_other_reader = kind.is_named_by_thread() && !is_named;
-        if self.ids.len() >= MOST_NAMES || (is_other_reader && *readers == MOST_READERS) {
+        if self.ids.len() >= MAX_NAMES || (is_other_reader && *readers == MAX_READERS) {
             self.overflow += 1;
             return None;
         }

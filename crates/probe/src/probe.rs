@@ -4,7 +4,7 @@ use crate::attach::{attach, AttachError, Attached, Options};
 use crate::layout::PerCpu;
 use crate::nic_times::NicTimes;
 use crate::points::Points;
-use crate::remarks::{Remark, Remarked};
+use crate::remarks::{Remark, RemarkKind};
 use crate::ring::Reader;
 use crate::send_times::SendTimes;
 use crate::tx_done::{TxDone, TX_DONE};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Maximum number of drop notes, one per place and reason; drops beyond it get none. A kernel has some 2,000 such
 /// places.
-const MOST_NOTES: usize = 1 << 14;
+const MAX_NOTES: usize = 1 << 14;
 
 /// Places and reasons of drops. Names of functions and reasons are read at the first drop.
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl Notes {
         if let Some(note) = self.by_place.get(&place) {
             return *note;
         }
-        if self.notes.len() == MOST_NOTES {
+        if self.notes.len() == MAX_NOTES {
             return 0;
         }
         // The functions are shared with the flight recorder, which may have read them again.
@@ -305,7 +305,7 @@ impl Source for Probe {
     /// equal keys.
     fn senders(&mut self) -> Vec<SenderAt> {
         let sender = |remark: &Remark| match remark.what {
-            Remarked::Sender(sender) => {
+            RemarkKind::Sender(sender) => {
                 let point = self.points.of_device(remark.kind, remark.ifindex, remark.netns)?;
                 Some(SenderAt { stream: remark.stream, sender, point })
             }

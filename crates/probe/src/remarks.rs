@@ -21,7 +21,7 @@ const NAMED: usize = 3;
 
 /// Kind of remark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remarked {
+pub enum RemarkKind {
     /// A sender of the stream.
     Sender(Sender),
     /// Packets in several fragments.
@@ -50,7 +50,7 @@ pub struct Remark {
     /// Inode number of the device's network namespace.
     pub netns: u32,
     /// Property of the packets.
-    pub what: Remarked,
+    pub what: RemarkKind,
     /// Number of examined packets; for senders, a sample of all packets.
     pub count: u64,
     /// Time of the first packet, `CLOCK_MONOTONIC` ns.
@@ -76,14 +76,14 @@ fn mac(value: &[u8; 16]) -> [u8; 6] {
 fn read(user: &[StreamId], key: &RemarkKey, value: &Value) -> Option<Remark> {
     let len = usize::from(key.len);
     let what = match usize::from(key.what) {
-        constants::REMARK_SENDER_MAC => Remarked::Sender(Sender::Mac(mac(&key.value))),
-        constants::REMARK_SENDER_IP4 => Remarked::Sender(Sender::Ip(address(4, &key.value))),
-        constants::REMARK_SENDER_IP6 => Remarked::Sender(Sender::Ip(address(16, &key.value))),
-        constants::REMARK_FRAGMENT => Remarked::Fragments,
-        constants::REMARK_OTHER_VLAN => Remarked::OtherVlan(u16::from_ne_bytes([key.value[0], key.value[1]])),
-        constants::REMARK_OTHER_MAC => Remarked::OtherMac(mac(&key.value)),
-        constants::REMARK_OTHER_SOURCE => Remarked::OtherSource(address(len, &key.value)),
-        constants::REMARK_OTHER_DESTINATION => Remarked::OtherDestination(address(len, &key.value)),
+        constants::REMARK_SENDER_MAC => RemarkKind::Sender(Sender::Mac(mac(&key.value))),
+        constants::REMARK_SENDER_IP4 => RemarkKind::Sender(Sender::Ip(address(4, &key.value))),
+        constants::REMARK_SENDER_IP6 => RemarkKind::Sender(Sender::Ip(address(16, &key.value))),
+        constants::REMARK_FRAGMENT => RemarkKind::Fragments,
+        constants::REMARK_OTHER_VLAN => RemarkKind::OtherVlan(u16::from_ne_bytes([key.value[0], key.value[1]])),
+        constants::REMARK_OTHER_MAC => RemarkKind::OtherMac(mac(&key.value)),
+        constants::REMARK_OTHER_SOURCE => RemarkKind::OtherSource(address(len, &key.value)),
+        constants::REMARK_OTHER_DESTINATION => RemarkKind::OtherDestination(address(len, &key.value)),
         _ => return None,
     };
     Some(Remark {
@@ -184,9 +184,9 @@ impl Remark {
     /// Whether the remark concerns possibly changed packets of the stream.
     fn is_change(&self) -> bool {
         match self.what {
-            Remarked::Sender(_) | Remarked::Fragments => false,
-            Remarked::OtherVlan(_) | Remarked::OtherMac(_) => true,
-            Remarked::OtherSource(_) | Remarked::OtherDestination(_) => true,
+            RemarkKind::Sender(_) | RemarkKind::Fragments => false,
+            RemarkKind::OtherVlan(_) | RemarkKind::OtherMac(_) => true,
+            RemarkKind::OtherSource(_) | RemarkKind::OtherDestination(_) => true,
         }
     }
 
@@ -218,7 +218,7 @@ fn note_of_senders(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
     let mut senders: BTreeMap<Sender, Vec<&Remark>> = BTreeMap::new();
     let mut at_device: BTreeMap<_, BTreeSet<Sender>> = BTreeMap::new();
     for remark in remarks {
-        if let Remarked::Sender(sender) = remark.what {
+        if let RemarkKind::Sender(sender) = remark.what {
             senders.entry(sender).or_default().push(remark);
             at_device.entry((remark.kind, remark.ifindex, remark.netns)).or_default().insert(sender);
         }
@@ -238,7 +238,7 @@ fn note_of_senders(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
 }
 
 fn note_of_fragments(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
-    let fragments = remarks.iter().filter(|remark| remark.what == Remarked::Fragments);
+    let fragments = remarks.iter().filter(|remark| remark.what == RemarkKind::Fragments);
     let most = fragments.max_by_key(|remark| remark.count)?;
     Some(format!(
         "{spec}: {} of its packets passed {} in fragments: latpath follows the first fragment of each, and does not know whether the \
@@ -253,7 +253,7 @@ fn note_of_fragments(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
 fn note_of_changes(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
     let first = remarks.first()?;
     let (what, less) = match first.what {
-        Remarked::OtherVlan(vlan) => {
+        RemarkKind::OtherVlan(vlan) => {
             let mut less = spec.clone();
             less.link.vlan = None;
             let what = match vlan {
@@ -262,14 +262,14 @@ fn note_of_changes(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
             };
             (what, Some(less))
         }
-        Remarked::OtherMac(mac) => {
+        RemarkKind::OtherMac(mac) => {
             let mut less = spec.clone();
             less.link.dst = None;
             (format!("to {}", format_mac(&mac)), Some(less))
         }
-        Remarked::OtherSource(address) => (format!("with another source ({address})"), None),
-        Remarked::OtherDestination(address) => (format!("to another destination ({address})"), None),
-        Remarked::Sender(_) | Remarked::Fragments => return None,
+        RemarkKind::OtherSource(address) => (format!("with another source ({address})"), None),
+        RemarkKind::OtherDestination(address) => (format!("to another destination ({address})"), None),
+        RemarkKind::Sender(_) | RemarkKind::Fragments => return None,
     };
     let same = remarks.iter().copied().filter(|remark| remark.what == first.what);
     let advice = less.map_or_else(

@@ -9,7 +9,7 @@ const PLAUSIBLE: Ns = 1_000_000_000;
 /// Interval between two readings of the clocks, ns.
 const READ_EVERY: Ns = 100_000_000;
 /// Maximum number of pending send times; until they are taken, further ones are dropped.
-const MOST_PENDING: usize = 1 << 16;
+const MAX_PENDING: usize = 1 << 16;
 /// Number of consecutive packets with increasing `CLOCK_MONOTONIC` times after which such times count. They are small
 /// numbers, like measured samples, so single samples may be close to the current time by chance.
 const SURE: u32 = 16;
@@ -88,7 +88,7 @@ impl SendTimes {
         };
         // A large step back means that the clock was set or that there is a second talker, so send times start again.
         let is_new = planned > sends.newest || sends.newest.saturating_sub(planned) > PLAUSIBLE;
-        if is_new && self.pending.len() < MOST_PENDING {
+        if is_new && self.pending.len() < MAX_PENDING {
             sends.newest = planned;
             self.pending.push(PlannedSend { stream, key, t, planned, is_own_clock });
         }
@@ -144,8 +144,8 @@ mod tests {
             times.see(1, 9, t, word);
         }
         assert_eq!(times.take(), []);
-        (0..2 * MOST_PENDING as Ns).for_each(|n| times.see(0, n as u32, t, (tie.tai_ns + n) as u64));
-        assert_eq!(times.take().len(), MOST_PENDING);
+        (0..2 * MAX_PENDING as Ns).for_each(|n| times.see(0, n as u32, t, (tie.tai_ns + n) as u64));
+        assert_eq!(times.take().len(), MAX_PENDING);
     }
 
     #[test]

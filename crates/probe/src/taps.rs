@@ -6,7 +6,7 @@ use latpath_model::stream::format_mac;
 use latpath_model::{Link, PointInfo};
 
 /// Maximum number of remembered taps; further ones are identified by the names of their devices.
-const MOST_TAPS: usize = 4096;
+const MAX_TAPS: usize = 4096;
 /// Maximum number of taps in notes.
 const NAMED: usize = 8;
 
@@ -79,7 +79,7 @@ impl Taps {
             (None, None) => None,
         };
         let Some(at) = continued else {
-            if self.0.len() < MOST_TAPS {
+            if self.0.len() < MAX_TAPS {
                 self.0.push(Tap { name: name.clone(), device: device.clone(), returns: 0 });
             }
             return (name, None);
@@ -223,10 +223,10 @@ mod tests {
     #[test]
     fn endless_taps_do_not_fill_the_memory() {
         let mut taps = Taps::default();
-        for n in 0..MOST_TAPS as u32 + 10 {
+        for n in 0..MAX_TAPS as u32 + 10 {
             assert_eq!(taps.find(&device(n, &format!("t{n}"), None), |_| false).0, format!("t{n}"));
         }
-        assert_eq!(taps.0.len(), MOST_TAPS);
+        assert_eq!(taps.0.len(), MAX_TAPS);
     }
 
     /// An event of a VM, which has one NIC.

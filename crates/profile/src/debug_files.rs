@@ -20,9 +20,9 @@ pub const FETCH_WITHIN: Duration = Duration::from_secs(180);
 /// Time for the client to react to a cancellation; after it, the client is abandoned.
 const GRACE: Duration = Duration::from_secs(5);
 /// A file is fetched only if at least one in this many samples is in it.
-const LEAST_SHARE: u64 = 100;
+const MIN_SHARE: u64 = 100;
 /// Maximum number of files named in a note.
-const MOST_NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// Whether this machine has a source of names for stripped programs.
 pub fn has_debug_files() -> bool {
@@ -54,7 +54,7 @@ pub fn name_by_debug_files(
     files.retain(|file| !local(&file.build_id).is_some_and(|path| give_names(machines, &mut reader, file, &path)));
     // Sample counts come from guests, so the product may overflow.
     let all: u64 = machines.iter().map(|samples| samples.samples).sum();
-    files.retain(|file| file.samples.saturating_mul(LEAST_SHARE) >= all);
+    files.retain(|file| file.samples.saturating_mul(MIN_SHARE) >= all);
     if files.is_empty() || !debuginfod::is_requested() {
         return Vec::new();
     }
@@ -131,9 +131,9 @@ impl Fetched {
     fn notes(self, ended: Result<(), String>, stopped: bool) -> Vec<String> {
         let mut notes = Vec::new();
         let files = |files: &[String]| {
-            let mut text = files[..files.len().min(MOST_NAMED)].join(", ");
-            if files.len() > MOST_NAMED {
-                let _ = write!(text, " and {} more", files.len() - MOST_NAMED);
+            let mut text = files[..files.len().min(MAX_NAMED)].join(", ");
+            if files.len() > MAX_NAMED {
+                let _ = write!(text, " and {} more", files.len() - MAX_NAMED);
             }
             text
         };
@@ -149,7 +149,7 @@ impl Fetched {
                 "{why}; DEBUGINFOD_URLS is set, for which libdebuginfod.so.1 must be installed (Debian: libdebuginfod1)"
             ),
             (_, Some(_)) if debuginfod::is_too_much() => {
-                format!("they are longer than {} GiB together", debuginfod::MOST_BYTES >> 30)
+                format!("they are longer than {} GiB together", debuginfod::MAX_BYTES >> 30)
             }
             (_, Some(error)) => format!("the servers of DEBUGINFOD_URLS failed: {error}"),
             _ if self.not_fetched == 0 => return notes,

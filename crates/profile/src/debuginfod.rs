@@ -13,13 +13,13 @@ use std::sync::Mutex;
 
 const LIBRARY: &CStr = c"libdebuginfod.so.1";
 /// Maximum number of bytes fetched for one profile; guests choose the files.
-pub(crate) const MOST_BYTES: c_long = 2 << 30;
+pub(crate) const MAX_BYTES: c_long = 2 << 30;
 /// Number of bytes of completely fetched files, and of the file in progress (`UNDER_WAY`).
 static FETCHED: AtomicI64 = AtomicI64::new(0);
 static UNDER_WAY: AtomicI64 = AtomicI64::new(0);
 
 pub(crate) fn is_too_much() -> bool {
-    FETCHED.load(Ordering::SeqCst) + UNDER_WAY.load(Ordering::SeqCst) > MOST_BYTES
+    FETCHED.load(Ordering::SeqCst) + UNDER_WAY.load(Ordering::SeqCst) > MAX_BYTES
 }
 
 /// Whether the user has set `DEBUGINFOD_URLS`, so that debugging information is fetched.

@@ -15,7 +15,7 @@ const IN_KERNEL: &str = "_[k]";
 /// Beginning of the name of a guest's frame.
 const GUEST: &str = "[guest";
 /// Maximum length of a file, bytes.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 
 /// Reasons for which a file cannot be read as a profile.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ impl Profile {
     pub fn read(path: &Path) -> Result<Self, BadProfile> {
         let file = path.display().to_string();
         let open = std::fs::File::open(path).map_err(|why| BadProfile::File { file: file.clone(), why })?;
-        Self::parse(io::BufReader::new(open.take(MOST_BYTES)), &file)
+        Self::parse(io::BufReader::new(open.take(MAX_BYTES)), &file)
     }
 
     /// Returns the output of [`Self::write`] as a string.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of cached addresses per process.
-const MOST_OF_PROCESS: usize = 1 << 16;
+const MAX_OF_PROCESS: usize = 1 << 16;
 /// Maximum number of cached processes.
-const MOST_PROCESSES: usize = 1 << 10;
+const MAX_PROCESSES: usize = 1 << 10;
 /// Maximum number of cached mappings, of all processes.
 const MAX_CODE: usize = 1 << 20;
 
@@ -143,13 +143,13 @@ impl Symbols {
 
     /// Returns the first address, and its callers up to the first one that is not code.
     fn chain<'a>(&mut self, key: &Key, addresses: &'a [u64]) -> &'a [u64] {
-        if self.known.len() > MOST_PROCESSES
+        if self.known.len() > MAX_PROCESSES
             || self.known.values().map(|known| known.code.len()).sum::<usize>() > MAX_CODE
         {
             self.known.clear();
         }
         let known = self.known.entry(key.clone()).or_default();
-        if known.functions.len() > MOST_OF_PROCESS {
+        if known.functions.len() > MAX_OF_PROCESS {
             known.functions.clear();
         }
         // A library loaded since the last reading has code at addresses that had none.

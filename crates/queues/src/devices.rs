@@ -17,7 +17,7 @@ pub struct VirtioDevice {
 /// Device classes used by virtio drivers, as names of directories below the device.
 const CLASSES: [&str; 4] = ["net", "block", "virtio-ports", "tty"];
 /// Maximum number of names per class.
-const MOST_NAMES: usize = 8;
+const MAX_NAMES: usize = 8;
 
 impl VirtioDevice {
     /// Looks up `virtioN`; the result is empty if the device no longer exists.
@@ -32,7 +32,7 @@ impl VirtioDevice {
         let mut names = Vec::new();
         for class in CLASSES {
             let found = std::fs::read_dir(root.join(&folder).join(class)).into_iter().flatten().flatten();
-            names.extend(found.take(MOST_NAMES).map(|entry| entry.file_name().to_string_lossy().into_owned()));
+            names.extend(found.take(MAX_NAMES).map(|entry| entry.file_name().to_string_lossy().into_owned()));
         }
         names.sort();
         let ifindex = |name: &String| Root::of(root).text(&format!("{folder}/net/{name}/ifindex"))?.trim().parse().ok();

@@ -15,9 +15,9 @@ use std::{mem::offset_of, os::fd::AsFd, path::Path};
 /// The function with which vhost takes a buffer. It has seven arguments, so kprobes replace fexit before Linux 6.6.
 const TAKEN: &str = "vhost_get_vq_desc";
 /// Maximum number of queues, about 9 kB each.
-const MOST: usize = 512;
+const MAX: usize = 512;
 /// Maximum number of outstanding buffers with a known posting time, about 100 bytes each.
-const MOST_BUFFERS: u32 = 1 << 16;
+const MAX_BUFFERS: u32 = 1 << 16;
 
 const PURPOSE: Purpose = Purpose("watch virtqueues");
 
@@ -104,12 +104,12 @@ fn has_kprobes() -> bool {
 
 /// Sets the programs' constants and the sizes of their tables, and loads the kprobes that may replace fexit.
 fn configure(open: &mut OpenQueuesSkel<'_>, hooks: &Hooks) -> libbpf_rs::Result<()> {
-    let (maps, queues) = (&mut open.maps, MOST as u32);
+    let (maps, queues) = (&mut open.maps, MAX as u32);
     maps.rodata_data.as_deref_mut().expect("the programs have constants").queues_max = queues;
     maps.queues.set_max_entries(queues)?;
     maps.places.set_max_entries(queues)?;
     maps.eventfds.set_max_entries(2 * queues)?;
-    maps.buffers.set_max_entries(MOST_BUFFERS)?;
+    maps.buffers.set_max_entries(MAX_BUFFERS)?;
     for program in [&mut open.progs.taken_begins, &mut open.progs.taken_ends] {
         program.set_autoload(has_kprobes() && hooks.has(TAKEN));
     }
@@ -119,7 +119,7 @@ fn configure(open: &mut OpenQueuesSkel<'_>, hooks: &Hooks) -> libbpf_rs::Result<
 type Attached = (Vec<AttachedProgram>, Vec<Link>, Mapped<RawQueue>, Mapped<Shared>);
 
 fn attach(skel: &QueuesSkel<'_>, hooks: &mut Hooks) -> Result<Attached, StartError> {
-    let queues = Mapped::new(&skel.maps.queues.as_fd(), MOST)?;
+    let queues = Mapped::new(&skel.maps.queues.as_fd(), MAX)?;
     let shared = Mapped::new(&skel.maps.bss.as_fd(), 1)?;
     let is_requested = hooks.has(TAKEN);
     let programs = hooks.attach(skel.object())?;

@@ -7,7 +7,7 @@ use latpath_run::Run;
 use latpath_stats::text::Table;
 
 /// Maximum number of names in a cell.
-const MOST_NAMES: usize = 8;
+const MAX_NAMES: usize = 8;
 
 /// Writes the map. A `!` marks CPUs on which threads or interrupts disturb each other.
 pub(crate) fn write(page: &mut Page, map: &CpuMap) {
@@ -43,10 +43,10 @@ pub(crate) fn write(page: &mut Page, map: &CpuMap) {
     }
 }
 
-/// The first [`MOST_NAMES`] names, and the number of further ones.
+/// The first [`MAX_NAMES`] names, and the number of further ones.
 fn list(page: &Page, names: &[String]) -> String {
-    let shown: Vec<String> = names.iter().take(MOST_NAMES).map(|name| page.clean(name)).collect();
-    match names.len().saturating_sub(MOST_NAMES) {
+    let shown: Vec<String> = names.iter().take(MAX_NAMES).map(|name| page.clean(name)).collect();
+    match names.len().saturating_sub(MAX_NAMES) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }

@@ -7,7 +7,7 @@ use crate::page::{Page, Style};
 use latpath_model::{Ns, Observation};
 use latpath_observe::profile::{Diff, FunctionFigures, Modes, ProfileFigures};
 use latpath_stats::text::Table;
-use latpath_stats::units::{self, Letters};
+use latpath_stats::units::{self, CharacterSet};
 
 pub use firefox::{firefox, Machine};
 pub use flame_graph::{flame_graph, flame_graph_of_difference};
@@ -24,9 +24,9 @@ pub(crate) const MODES: [(&str, fn(&Modes) -> Ns); 7] = [
 ];
 
 /// Minimum share of a function's time for a context to be shown.
-const LEAST_SHARE: f64 = 0.01;
+const MIN_SHARE: f64 = 0.01;
 /// Maximum number of contexts shown per function.
-const MOST_CONTEXTS: usize = 8;
+const MAX_CONTEXTS: usize = 8;
 
 /// Formats a profile as text: at most `most` processes and functions, and the contexts of the functions in `asked`.
 pub fn text(observation: &Observation<ProfileFigures>, most: usize, asked: &[String], style: Style) -> String {
@@ -74,7 +74,7 @@ pub fn text(observation: &Observation<ProfileFigures>, most: usize, asked: &[Str
 }
 
 /// Returns notes on the completeness of call chains and on the accuracy of the guests' clocks.
-pub(crate) fn trust(document: &ProfileFigures, units: Letters) -> Vec<String> {
+pub(crate) fn trust(document: &ProfileFigures, units: CharacterSet) -> Vec<String> {
     let header = &document.header;
     let mut lines = Vec::new();
     let mut chains = |of: &str, all: u64, alone: u64| {
@@ -171,9 +171,9 @@ fn contexts_of(page: &mut Page, document: &ProfileFigures, name: &str) {
     for function in found {
         let all = percent(function.total_ns, document.modes.busy_ns());
         page.line(format!("  {} ({}): {all} of busy time with its calls", units.clean(name), side(function)));
-        let is_shown = |part: Ns| part as f64 >= function.total_ns as f64 * LEAST_SHARE;
+        let is_shown = |part: Ns| part as f64 >= function.total_ns as f64 * MIN_SHARE;
         let mut table = Table::new(&["<in", "<under", "of it", "time"]);
-        for context in function.contexts.iter().take(MOST_CONTEXTS).filter(|context| is_shown(context.total_ns)) {
+        for context in function.contexts.iter().take(MAX_CONTEXTS).filter(|context| is_shown(context.total_ns)) {
             table.row(vec![
                 units.clean(&place(&context.process, function.guest.as_deref())),
                 context.under.as_ref().map_or_else(|| "-".into(), |under| units.clean(under)),

@@ -15,7 +15,7 @@ use latpath_analysis::{explain::ExplainedRun, weaknesses, Charts, Chosen, LimitV
 use latpath_run::Run;
 use latpath_stats::figures::{longest_row, packets};
 use latpath_stats::text::{short_stream, Table};
-use latpath_stats::units::{share, Letters};
+use latpath_stats::units::{share, CharacterSet};
 use latpath_stats::Summary;
 
 pub use asciidoc::asciidoc;
@@ -59,7 +59,7 @@ impl Findings<'_> {
     /// Title and blocks of the document, with at most `drawn` of the worst packets. With `html`, it includes
     /// placeholders of charts, and digits are grouped.
     fn blocks(&self, html: bool, drawn: usize) -> (String, Vec<Block>) {
-        let mut page = Page::new(Style { is_for_people: html, ..Letters::Unicode.into() });
+        let mut page = Page::new(Style { is_for_people: html, ..CharacterSet::Unicode.into() });
         let summary = self.summary;
         header::first_lines(&mut page, self.run);
         let weak = if self.limits.is_empty() { Vec::new() } else { self.weaknesses() };

@@ -7,7 +7,7 @@ use latpath_observe::exits::{
     ApicFigures, EventFigures, ExitsFigures, OtherEvents, PerWork, ReasonFigures, VcpuFigures, VmExits,
 };
 use latpath_stats::text::Table;
-use latpath_stats::units::{bytes, number_of, percent, Letters};
+use latpath_stats::units::{bytes, number_of, percent, CharacterSet};
 
 /// Formats exits as text; with `each`, also the exit reasons of every vCPU.
 pub fn text(observation: &Observation<ExitsFigures>, each: bool, style: Style) -> String {
@@ -220,7 +220,7 @@ fn counts(page: &mut Page, vm: &VmExits) {
     vm.per_work.iter().for_each(|per| work(page, vm, per));
 }
 
-fn traffic_line(traffic: &Traffic, units: Letters) -> String {
+fn traffic_line(traffic: &Traffic, units: CharacterSet) -> String {
     format!(
         "  taps: {} ({}) to the guest, {} ({}) from it",
         units.number_of(traffic.to_guest_packets, "packet"),

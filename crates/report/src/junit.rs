@@ -69,13 +69,13 @@ pub fn is_junit_of_latpath(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_analysis::About;
+    use latpath_analysis::LimitOrigin;
 
     #[test]
     fn each_limit_is_a_test_and_hostile_names_are_text() {
         let verdict = |limit: &str, broken: Option<&str>, cannot_be_judged: Option<&str>| LimitVerdict {
             limit: limit.into(),
-            about: Some(About { name: "a\u{1b}[2J".into(), source: "b & <c>".into() }),
+            about: Some(LimitOrigin { name: "a\u{1b}[2J".into(), source: "b & <c>".into() }),
             measured: Some("7 <ms>".into()),
             broken: broken.map(Into::into),
             cannot_be_judged: cannot_be_judged.map(Into::into),

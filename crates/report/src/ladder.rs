@@ -4,7 +4,7 @@ use crate::page::{Page, Style};
 use latpath_ladder::{Direction, LadderFigures, MeansReport, QueueReport, Step, Times, Variant};
 use latpath_model::Observation;
 use latpath_stats::text::{wrapped, Table};
-use latpath_stats::units::{percent, Letters};
+use latpath_stats::units::{percent, CharacterSet};
 
 /// Formats the transfers of an observation as text.
 pub fn ladder_text(observation: &Observation<LadderFigures>, style: Style) -> String {
@@ -49,7 +49,7 @@ fn counted(observation: &Observation<LadderFigures>, style: Style) -> Vec<String
 }
 
 /// Formats the counts of a queue: its packets, saved kicks, and coalesced kicks or packets.
-pub(crate) fn work_of(queue: &QueueReport, letters: Letters) -> String {
+pub(crate) fn work_of(queue: &QueueReport, letters: CharacterSet) -> String {
     let (packets, coalesced) = (letters.number_of(queue.packets, "packet"), letters.count(queue.coalesced));
     match queue.direction {
         Direction::FromGuest => format!(

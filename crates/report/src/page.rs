@@ -3,7 +3,7 @@
 use latpath_analysis::{is_within, Notation};
 use latpath_model::{Ns, Observation};
 use latpath_stats::text::{pad, wrapped, Table};
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use latpath_stats::{SegmentFigures, TimeFigures};
 use std::ops::Deref;
 
@@ -16,7 +16,7 @@ const WIDTHS: (usize, usize) = (40, 160);
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     /// Character set of the output.
-    pub letters: Letters,
+    pub letters: CharacterSet,
     /// Width of the page, columns.
     pub width: usize,
     /// Whether the output has colours.
@@ -27,7 +27,7 @@ pub struct Style {
 
 impl Style {
     /// Style for a terminal with `columns` columns.
-    pub fn of_terminal(letters: Letters, columns: usize, colour: bool) -> Self {
+    pub fn of_terminal(letters: CharacterSet, columns: usize, colour: bool) -> Self {
         Self { letters, width: columns.clamp(WIDTHS.0, WIDTHS.1), colour, is_for_people: true }
     }
 
@@ -40,9 +40,9 @@ impl Style {
     }
 }
 
-impl From<Letters> for Style {
+impl From<CharacterSet> for Style {
     /// Style for a file or a pipe.
-    fn from(letters: Letters) -> Self {
+    fn from(letters: CharacterSet) -> Self {
         Self { letters, width: WIDTH, colour: false, is_for_people: false }
     }
 }
@@ -260,7 +260,7 @@ impl Page {
 }
 
 /// Formats a percentile; `-` if there are fewer than `least` times.
-pub(crate) fn of_enough(times: &TimeFigures, ns: Ns, least: u64, letters: Letters) -> String {
+pub(crate) fn of_enough(times: &TimeFigures, ns: Ns, least: u64, letters: CharacterSet) -> String {
     if times.count >= least {
         letters.duration(ns)
     } else {

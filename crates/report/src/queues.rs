@@ -4,7 +4,7 @@ use crate::page::{of_enough, Page, Style};
 use latpath_model::Observation;
 use latpath_observe::queues::{Agreement, Device, Layout, QueueFigures, QueuesFigures, Sizes};
 use latpath_queues::Side;
-use latpath_stats::{text::Table, units::Letters};
+use latpath_stats::{text::Table, units::CharacterSet};
 
 /// Formats an observation of queues as text.
 pub fn text(observation: &Observation<QueuesFigures>, style: Style) -> String {
@@ -41,7 +41,7 @@ fn title(page: &Page, device: &Device) -> String {
 }
 
 /// Names of the queues, followed by their indexes if names are not unique.
-fn queue_names(queues: &[QueueFigures], units: Letters) -> Vec<String> {
+fn queue_names(queues: &[QueueFigures], units: CharacterSet) -> Vec<String> {
     let is_alone = |queue: &QueueFigures| queues.iter().filter(|other| other.queue == queue.queue).count() == 1;
     let name = |queue: &QueueFigures| match units.clean(&queue.queue) {
         name if is_alone(queue) => name,
@@ -103,7 +103,7 @@ fn write_device(page: &mut Page, device: &Device) {
     }
 }
 
-fn if_any(shown: bool, n: u64, units: Letters) -> String {
+fn if_any(shown: bool, n: u64, units: CharacterSet) -> String {
     if shown {
         units.count(n)
     } else {
@@ -111,7 +111,7 @@ fn if_any(shown: bool, n: u64, units: Letters) -> String {
     }
 }
 
-fn count_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
+fn count_row(name: &str, queue: &QueueFigures, units: CharacterSet) -> Vec<String> {
     vec![
         name.to_owned(),
         units.count(queue.posted_buffers),
@@ -127,7 +127,7 @@ fn count_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
     ]
 }
 
-fn signal_row(name: &str, queue: &QueueFigures, is_vhost: bool, units: Letters) -> Vec<String> {
+fn signal_row(name: &str, queue: &QueueFigures, is_vhost: bool, units: CharacterSet) -> Vec<String> {
     let most = |sizes: Sizes| mean_and(sizes, sizes.max, units);
     vec![
         name.to_owned(),
@@ -142,14 +142,14 @@ fn signal_row(name: &str, queue: &QueueFigures, is_vhost: bool, units: Letters) 
     ]
 }
 
-fn mean_and(sizes: Sizes, extreme: u64, units: Letters) -> String {
+fn mean_and(sizes: Sizes, extreme: u64, units: CharacterSet) -> String {
     match sizes.count {
         0 => "-".into(),
         _ => format!("{:.2} ({})", sizes.mean, units.count(extreme)),
     }
 }
 
-fn time_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
+fn time_row(name: &str, queue: &QueueFigures, units: CharacterSet) -> Vec<String> {
     let times = &queue.waited;
     let of_enough = |ns, least| of_enough(times, ns, least, units);
     vec![
@@ -164,7 +164,7 @@ fn time_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
 
 /// Occupied buffers of a queue that the device reads are a backlog; those of a queue that the device fills are a
 /// reserve.
-fn size_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
+fn size_row(name: &str, queue: &QueueFigures, units: CharacterSet) -> Vec<String> {
     let (none, occupied) = ("-".to_owned(), queue.occupied);
     let cells = match queue.is_filled_by_device() {
         true => [none, mean_and(occupied, occupied.min, units)],
@@ -173,7 +173,7 @@ fn size_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
     std::iter::once(name.to_owned()).chain(cells).collect()
 }
 
-fn interrupt_line(name: &str, queue: &QueueFigures, is_vhost: bool, units: Letters) -> Option<String> {
+fn interrupt_line(name: &str, queue: &QueueFigures, is_vhost: bool, units: CharacterSet) -> Option<String> {
     let number = queue.counts.interrupt;
     if !is_vhost {
         let called = queue.interrupt_name.as_ref().map_or_else(String::new, |name| format!(" ({})", units.clean(name)));
@@ -210,7 +210,7 @@ fn odd(page: &mut Page, name: &str, queue: &QueueFigures, is_vhost: bool) {
 }
 
 /// Compares the counted buffers with the rings' own indices: a difference means that buffers passed unseen.
-fn index_line<'a>(queues: impl Iterator<Item = (&'a String, &'a QueueFigures)>, units: Letters) -> String {
+fn index_line<'a>(queues: impl Iterator<Item = (&'a String, &'a QueueFigures)>, units: CharacterSet) -> String {
     let (mut moved, mut differences) = (0u64, Vec::new());
     for (name, queue) in queues {
         moved = moved.saturating_add(queue.index_moved);
@@ -226,7 +226,7 @@ fn index_line<'a>(queues: impl Iterator<Item = (&'a String, &'a QueueFigures)>, 
     }
 }
 
-fn agreement_line(direction: &str, name: &str, agreement: Agreement, units: Letters) -> String {
+fn agreement_line(direction: &str, name: &str, agreement: Agreement, units: CharacterSet) -> String {
     let (packets, bytes) = agreement.difference();
     let counted = format!(
         "{direction} {name} counted {} ({} B)",

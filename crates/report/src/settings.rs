@@ -11,9 +11,9 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Maximum number of changes in text output.
-const MOST_CHANGES: usize = 20;
+const MAX_CHANGES: usize = 20;
 /// Maximum number of rows of the HTML table.
-const MOST_ROWS: usize = 4000;
+const MAX_ROWS: usize = 4000;
 
 /// The settings of a run: the key `settings` of a report's JSON.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -50,11 +50,11 @@ pub(crate) fn write(page: &mut Page, run: &Run) {
         return;
     }
     page.heading("Settings that changed during the run");
-    for change in changes.iter().take(MOST_CHANGES) {
+    for change in changes.iter().take(MAX_CHANGES) {
         let text = change.text.replace('→', page.letters.arrow());
         page.wrapped("  ".into(), 4, &page.clean(&text));
     }
-    let more = changes.len().saturating_sub(MOST_CHANGES);
+    let more = changes.len().saturating_sub(MAX_CHANGES);
     let more = if more > 0 { format!("and {more} more; ") } else { String::new() };
     page.line(format!("  {more}{read} read (latpath report --json has all)"));
 }
@@ -84,13 +84,13 @@ pub(crate) fn document(page: &mut Page, run: &Run, html: bool) {
     }
     let mut table = Table::new(&["<machine", "<setting", "<of", "<value", "<at the end", "<meaning"]);
     let mut rows = settings.machines.iter().flat_map(|machine| rows(page, machine));
-    for row in rows.by_ref().take(MOST_ROWS) {
+    for row in rows.by_ref().take(MAX_ROWS) {
         table.row(row);
     }
     drop(rows);
     page.block(Block::Details(format!("{read} of all machines"), table));
-    if count > MOST_ROWS {
-        page.line(format!("and {} more: latpath report --json has all", count - MOST_ROWS));
+    if count > MAX_ROWS {
+        page.line(format!("and {} more: latpath report --json has all", count - MAX_ROWS));
     }
 }
 

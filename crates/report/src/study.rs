@@ -15,11 +15,11 @@ use latpath_observe::study::{Configuration, Setup, Work};
 use latpath_profile::Profile;
 use latpath_queues::Side;
 use latpath_stats::text::Table;
-use latpath_stats::units::{self, Letters};
+use latpath_stats::units::{self, CharacterSet};
 use std::collections::BTreeMap;
 
 /// Maximum number of exit reasons shown by name; the others share a row.
-const MOST_REASONS: usize = 8;
+const MAX_REASONS: usize = 8;
 
 /// Formats a study of a VM's configurations as text.
 pub fn study_of_vms_text(all: &[Configuration], style: Style) -> String {
@@ -30,7 +30,7 @@ pub fn study_of_vms_text(all: &[Configuration], style: Style) -> String {
 
 /// Formats the study as HTML, without charts.
 pub fn study_of_vms_html(all: &[Configuration]) -> String {
-    let mut page = Page::new(Style { is_for_people: true, ..Letters::Unicode.into() });
+    let mut page = Page::new(Style { is_for_people: true, ..CharacterSet::Unicode.into() });
     write(&mut page, all);
     let names: Vec<String> = all.iter().map(|one| page.clean(&one.name)).collect();
     sheet(&Sheet {
@@ -231,7 +231,7 @@ fn exits(page: &mut Page, all: &[Configuration]) {
     names.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
     page.heading("Exits, by reason");
     let mut table = table(page, "exits for", all, &["number", "per GB", "time per GB"]);
-    let named: Vec<&str> = names.iter().take(MOST_REASONS).map(|(name, _)| name.as_str()).collect();
+    let named: Vec<&str> = names.iter().take(MAX_REASONS).map(|(name, _)| name.as_str()).collect();
     let mut rows: Vec<(String, Box<dyn Fn(&ReasonFigures) -> bool + '_>)> = Vec::new();
     for shown in &named {
         rows.push((page.clean(shown), Box::new(move |reason| name_of(reason) == **shown)));
@@ -362,8 +362,8 @@ fn ladders(page: &mut Page, all: &[Configuration]) {
 }
 
 /// Maximum number of functions shown, and of system calls.
-const MOST_FUNCTIONS: usize = 15;
-const MOST_CALLS: usize = 8;
+const MAX_FUNCTIONS: usize = 15;
+const MAX_CALLS: usize = 8;
 
 fn cpu_time(page: &mut Page, all: &[Configuration]) {
     let profiles: Vec<Option<Profile>> = all.iter().map(Configuration::profile).collect();
@@ -416,7 +416,7 @@ fn moved(page: &mut Page, (a, before, a_work): Profiled, (b, after, b_work): Pro
     let (a, b) = (page.clean(a), page.clean(b));
     let heads = ["<function", "<in", "<under", &a, "share", &b, "share"];
     let mut table = Table::new(&heads);
-    for (moved, (was, is)) in functions.into_iter().take(MOST_FUNCTIONS).flatten() {
+    for (moved, (was, is)) in functions.into_iter().take(MAX_FUNCTIONS).flatten() {
         let share = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| format!("{:.0} %", share * 100.0));
         let of = match &moved.guest {
             Some(guest) => format!("{} in {guest}", moved.process),
@@ -436,12 +436,12 @@ fn moved(page: &mut Page, (a, before, a_work): Profiled, (b, after, b_work): Pro
     page.line("  share: of the function's time, what it ran in this context; contexts of less than 1 % are not shown");
 }
 
-/// Contexts of a function, each with at least `LEAST_SHARE` of its time on either side, and their times per GB on both
+/// Contexts of a function, each with at least `MIN_SHARE` of its time on either side, and their times per GB on both
 /// sides, ns.
 type Contexts<'d> = Vec<(&'d Moved, (Ns, Ns))>;
 
 /// Minimum share of a function's time, on either side, for a context to be shown.
-const LEAST_SHARE: f64 = 0.01;
+const MIN_SHARE: f64 = 0.01;
 
 /// Groups the contexts by function: first the functions that both sides run, then those that only one side runs, each
 /// by the largest difference of a context's time. Omits functions that have no caller in any context, as they are the
@@ -449,7 +449,7 @@ const LEAST_SHARE: f64 = 0.01;
 fn by_function<'d>(diff: &'d Diff, per_gb: impl Fn(&Moved) -> (Ns, Ns)) -> Vec<Contexts<'d>> {
     let mut functions: BTreeMap<(&str, bool, &Option<String>), Contexts> = BTreeMap::new();
     let share = |share: Option<f64>| share.unwrap_or(0.0);
-    let is_shown = |moved: &&Moved| share(moved.share_before).max(share(moved.share_after)) >= LEAST_SHARE;
+    let is_shown = |moved: &&Moved| share(moved.share_before).max(share(moved.share_after)) >= MIN_SHARE;
     for moved in diff.moved.iter().filter(is_shown) {
         let function = (moved.function.as_str(), moved.in_kernel, &moved.guest);
         functions.entry(function).or_default().push((moved, per_gb(moved)));
@@ -488,7 +488,7 @@ fn system_calls(page: &mut Page, all: &[Configuration]) {
         heads.extend([format!("{}: number", page.clean(&one.name)), "per GB".into(), "time".into()]);
     }
     let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
-    for ((call, thread), sums) in rows.into_iter().take(MOST_CALLS) {
+    for ((call, thread), sums) in rows.into_iter().take(MAX_CALLS) {
         let mut row = vec![page.clean(&call), page.clean(&thread)];
         for (one, (count, ns)) in all.iter().zip(sums) {
             let per_gb = count as f64 / one.profiled().map_or(0.0, |part| part.work.gigabytes());

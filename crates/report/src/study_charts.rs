@@ -169,9 +169,9 @@ fn draw_run(out: &mut String, axes: &Axes, run: &RunSeries, (left, width): (f64,
 /// Draws the histogram on the same axis of times: the width of a bar is proportional to the logarithm of its share.
 fn draw_histogram(out: &mut String, axes: &Axes, histogram: &[Bucket]) {
     /// Smallest share that is drawn.
-    const LEAST: f64 = 1e-7;
+    const MIN: f64 = 1e-7;
     let height = (BOTTOM - TOP) / BARS as f64;
-    let scale = |share: f64| (share.max(LEAST) / LEAST).log10() / (axes.most.max(LEAST * 10.0) / LEAST).log10();
+    let scale = |share: f64| (share.max(MIN) / MIN).log10() / (axes.most.max(MIN * 10.0) / MIN).log10();
     let mut bars = String::new();
     for (at, share) in axes.bars(histogram).into_iter().enumerate().filter(|(_, share)| *share > 0.0) {
         let y = BOTTOM - height * (at as f64 + 1.0);

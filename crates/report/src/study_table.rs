@@ -7,7 +7,7 @@ use crate::study_charts::pictures;
 use latpath_compare::sentence::by;
 use latpath_compare::{StudyRow, Verdict};
 use latpath_stats::text::Table;
-use latpath_stats::units::{number_of, rate, share, Letters};
+use latpath_stats::units::{number_of, rate, share, CharacterSet};
 use latpath_stats::DelayShare;
 use latpath_study::{Against, CellRow, FigureDifference, RunSeries, StudyTable};
 
@@ -24,7 +24,7 @@ pub fn study_table_text(table: &StudyTable, style: Style) -> String {
 
 /// Formats a study as one HTML page, with a picture of each cell.
 pub fn study_table_html(table: &StudyTable, series: &[Vec<RunSeries>]) -> String {
-    let mut page = Page::new(Style { is_for_people: true, ..Letters::Unicode.into() });
+    let mut page = Page::new(Style { is_for_people: true, ..CharacterSet::Unicode.into() });
     page.heading("Trials");
     write(&mut page, table);
     let charts = pictures_of(&page, table, series, "");
@@ -47,7 +47,7 @@ pub fn study_table_asciidoc(
     series: &[Vec<RunSeries>],
     stem: &str,
 ) -> (String, Vec<(String, String)>) {
-    let mut page = Page::new(Letters::Unicode);
+    let mut page = Page::new(CharacterSet::Unicode);
     page.heading("Trials");
     write(&mut page, table);
     let charts = pictures_of(&page, table, series, stem);

@@ -4,7 +4,7 @@ use latpath_doctor::{Diagnosis, Finding, FindingKind, RunShare, Severity};
 use latpath_placement::{CpuMap, Placement};
 use latpath_report::doctor::text;
 use latpath_settings::{Setting, SettingValue};
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 
 fn finding(what: &str, cost: &[(&str, i64)]) -> Finding {
     Finding {
@@ -56,7 +56,7 @@ fn a_finding_has_its_cost_and_commands_that_can_be_copied() {
         findings: vec![finding("a deadlock", &[("RUN", 134_000_000_000)]), finding("another", &[])],
         ..Diagnosis::default()
     };
-    let text = text(&diagnosis, false, Letters::Ascii.into());
+    let text = text(&diagnosis, false, CharacterSet::Ascii.into());
     for line in [
         "2 findings",
         "   1 a deadlock (deadlock)",
@@ -73,7 +73,7 @@ fn a_finding_has_its_cost_and_commands_that_can_be_copied() {
 #[test]
 fn the_map_marks_cpus_with_a_collision() {
     let diagnosis = Diagnosis { map: map(), ..Diagnosis::default() };
-    let text = text(&diagnosis, false, Letters::Ascii.into());
+    let text = text(&diagnosis, false, CharacterSet::Ascii.into());
     let rows: Vec<&str> =
         text.lines().filter(|line| line.contains("isolated") || line.contains("housekeeping")).collect();
     assert_eq!(rows.len(), 4, "{text}");
@@ -86,5 +86,5 @@ fn the_map_marks_cpus_with_a_collision() {
 #[test]
 fn names_of_others_steer_no_terminal() {
     let diagnosis = Diagnosis { findings: vec![finding("a\x1b[2Jb", &[])], ..Diagnosis::default() };
-    assert!(!text(&diagnosis, true, Letters::Ascii.into()).contains('\x1b'));
+    assert!(!text(&diagnosis, true, CharacterSet::Ascii.into()).contains('\x1b'));
 }

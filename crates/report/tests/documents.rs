@@ -3,7 +3,7 @@
 mod figures;
 
 use figures::{run, summary};
-use latpath_analysis::{About, Charts, Chosen, LimitVerdict};
+use latpath_analysis::{Charts, Chosen, LimitOrigin, LimitVerdict};
 use latpath_report::{asciidoc, html, markdown, Findings};
 use latpath_run::Run;
 use latpath_stats::Summary;
@@ -22,7 +22,7 @@ fn findings<'a>(run: &'a Run, summary: &'a Summary, limits: &'a [LimitVerdict]) 
 fn limits() -> Vec<LimitVerdict> {
     let limit = |limit: &str, measured: &str, is_broken: bool| LimitVerdict {
         limit: limit.into(),
-        about: is_broken.then(|| About { name: "Transfer time".into(), source: "IEC 61850-5 | TT6".into() }),
+        about: is_broken.then(|| LimitOrigin { name: "Transfer time".into(), source: "IEC 61850-5 | TT6".into() }),
         measured: Some(measured.into()),
         broken: is_broken.then(|| measured.into()),
         ..LimitVerdict::default()

@@ -4,10 +4,10 @@ use latpath_bpf::Window;
 use latpath_exits::{Events, Exits, Interrupts, KvmCounters, Reason, Traffic, Vcpu, VcpuTimes};
 use latpath_histogram::Histogram;
 use latpath_model::Observation;
-use latpath_observe::exits::{About, ExitsFigures};
+use latpath_observe::exits::{ExitsFigures, VmFacts};
 use latpath_report::exits::text;
 use latpath_report::Style;
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use latpath_vms::exit_reason::{Names, SVM};
 
 const SECOND: i64 = 1_000_000_000;
@@ -68,7 +68,7 @@ fn observation(vcpus: Vec<Vcpu>, traffic: Option<Traffic>) -> Observation<ExitsF
         halt_polls_successful: 2,
         halt_wakeups: 3,
     };
-    ExitsFigures::observe(&exits, &Names::default(), |_| About {
+    ExitsFigures::observe(&exits, &Names::default(), |_| VmFacts {
         name: Some("relay\u{1b}[2J1".into()),
         kvm: Some(kvm),
         traffic,
@@ -82,7 +82,7 @@ fn a_page_of_two_vcpus() {
     insta::assert_snapshot!(text(
         &observation(vec![vcpu(0), vcpu(1)], Some(traffic)),
         true,
-        Style::from(Letters::of_locale(Some("C.UTF-8")))
+        Style::from(CharacterSet::of_locale(Some("C.UTF-8")))
     ));
 }
 
@@ -113,11 +113,11 @@ fn figures_of_all_vcpus_are_the_sum_of_each() {
 #[test]
 fn what_was_skipped_and_what_is_not_known_are_said() {
     let mut odd = Vcpu { skipped: 3, ..vcpu(0) };
-    let known = text(&observation(vec![odd.clone()], None), false, Style::from(Letters::of_locale(None)));
+    let known = text(&observation(vec![odd.clone()], None), false, Style::from(CharacterSet::of_locale(None)));
     assert!(!known.contains("not known"), "{known}");
     odd.tiles.add(VcpuTimes { not_known_ns: SECOND, ..VcpuTimes::default() });
     let document = observation(vec![odd], None);
-    let page = text(&document, false, Style::from(Letters::of_locale(None)));
+    let page = text(&document, false, Style::from(CharacterSet::of_locale(None)));
     assert!(page.contains("where time went  not known  in the guest") && page.contains("50.00 %"), "{page}");
     assert!(page.contains("none of its taps is known"), "{page}");
     assert_eq!(
@@ -144,7 +144,7 @@ fn events_are_those_of_the_vms_threads_and_the_rest_is_told_apart() {
 #[test]
 fn no_vcpu_and_no_packet_are_said_and_not_divided_by() {
     assert_eq!(
-        text(&observation(Vec::new(), None), false, Style::from(Letters::of_locale(None))),
+        text(&observation(Vec::new(), None), false, Style::from(CharacterSet::of_locale(None))),
         "no vCPU was seen in 1.000 s\n\
          events in no VM's thread  number\n\
          kvm_set_irq                    9\n\n\
@@ -157,5 +157,7 @@ fn no_vcpu_and_no_packet_are_said_and_not_divided_by() {
         tiles: VcpuTimes { asleep_ns: SECOND, ..VcpuTimes::default() },
         ..Vcpu::default()
     };
-    assert!(text(&observation(vec![unseen], None), false, Style::from(Letters::of_locale(None))).contains("no exit\n"));
+    assert!(
+        text(&observation(vec![unseen], None), false, Style::from(CharacterSet::of_locale(None))).contains("no exit\n")
+    );
 }

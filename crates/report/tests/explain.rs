@@ -6,7 +6,7 @@ use latpath_analysis::{explain::RankedCause, Explanation};
 use latpath_cause::{Baseline, Cause, Ranking};
 use latpath_model::{Ns, HOST};
 use latpath_report::{explanation_document, packet_text, ExplanationDocument, WIDTH};
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use latpath_vms::Vm;
 use story::*;
 use unicode_width::UnicodeWidthStr;
@@ -14,7 +14,7 @@ use unicode_width::UnicodeWidthStr;
 #[test]
 fn the_sums_and_the_culprit_stand_in_the_first_lines() {
     let (explanation, context) = story();
-    let text = shown(&explanation, &context, Letters::Unicode);
+    let text = shown(&explanation, &context, CharacterSet::Unicode);
     let first: Vec<&str> = text.lines().take(4).collect();
     assert!(first[0].starts_with("Waiting for its CPU: 90.01 % of the delay of 14 late packets"), "{first:?}");
     assert!(first.iter().any(|line| line.starts_with("By culprit: vCPU 0 of guest7 90.01 %")), "{first:?}");
@@ -45,7 +45,7 @@ fn rows_are_numbered_without_holes_where_some_between_them_are_not_shown() {
     let rows = [(5, 100), (4, 90), (3, 80), (2, 70), (0, 0), (1, 0), (0, 0), (0, 0), (1, 0), (1, 0)];
     explanation.ranking = rows.map(|(first, ms)| row(first, ms * MS)).into_iter().chain(unexplained).collect();
     explanation.excess_ns = explanation.ranking.iter().map(|ranked| ranked.row.excess_ns).sum();
-    let text = shown(&explanation, &context, Letters::Ascii);
+    let text = shown(&explanation, &context, CharacterSet::Ascii);
     assert_eq!(numbers(&text), [1, 2, 3, 4, 5, 6, 7], "{text}");
 }
 
@@ -53,7 +53,7 @@ fn rows_are_numbered_without_holes_where_some_between_them_are_not_shown() {
 fn it_is_reported_that_latpath_itself_makes_packets_late() {
     let (mut explanation, context) = story();
     let warning = |explanation: &Explanation| {
-        let text = shown(explanation, &context, Letters::Ascii);
+        let text = shown(explanation, &context, CharacterSet::Ascii);
         text.split_whitespace().collect::<Vec<_>>().join(" ").contains("! latpath itself took 90.01 % of the delay")
     };
     assert!(!warning(&explanation));
@@ -78,7 +78,8 @@ fn a_sentence_says_who_waited_for_whom() {
         let held = (12 * MS, cause, 1, 0, Some(server()), by);
         let mut packet = packet_of_all_hops(1, 0, true, vec![], vec![], vec![held]);
         packet.hops[3].intervals[1].waiter = Some(relay());
-        let text = packet_text(&explained_packet(packet, &Baseline::default(), &context), &context, Letters::Unicode);
+        let text =
+            packet_text(&explained_packet(packet, &Baseline::default(), &context), &context, CharacterSet::Unicode);
         let text: Vec<&str> = text.split_whitespace().collect();
         let said = format!("relay waited for server (911, CPU 0, SCHED_OTHER), which {said}:");
         assert!(text.join(" ").contains(&said), "{said} is not in {text:?}");
@@ -88,32 +89,33 @@ fn a_sentence_says_who_waited_for_whom() {
 #[test]
 fn one_packet_from_point_to_point() {
     let (explanation, context) = story();
-    insta::assert_snapshot!(packet_text(&explanation.worst[0], &context, Letters::Unicode));
+    insta::assert_snapshot!(packet_text(&explanation.worst[0], &context, CharacterSet::Unicode));
 }
 
 #[test]
 fn a_crowd_and_a_gap_are_reported_too() {
     let (explanation, context) = story();
     let of = |number| explanation.worst.iter().find(|t| t.explained.number == number).unwrap();
-    let text =
-        packet_text(of(4001), &context, Letters::Unicode) + "\n" + &packet_text(of(77), &context, Letters::Unicode);
+    let text = packet_text(of(4001), &context, CharacterSet::Unicode)
+        + "\n"
+        + &packet_text(of(77), &context, CharacterSet::Unicode);
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn ascii_stays_ascii_and_no_line_is_wider_than_the_page() {
     let (mut explanation, mut context) = story();
-    for letters in [Letters::Unicode, Letters::Ascii] {
+    for letters in [CharacterSet::Unicode, CharacterSet::Ascii] {
         let text = shown(&explanation, &context, letters) + &packet_text(&explanation.worst[0], &context, letters);
-        assert!(letters == Letters::Unicode || text.is_ascii(), "{text}");
+        assert!(letters == CharacterSet::Unicode || text.is_ascii(), "{text}");
     }
-    insta::assert_snapshot!(packet_text(&explanation.worst[0], &context, Letters::Ascii));
+    insta::assert_snapshot!(packet_text(&explanation.worst[0], &context, CharacterSet::Ascii));
     let name = "a-guest-with-a-very-long-name-and-then-some-more-of-it";
     let renamed = context.vms.of(HOST).iter().map(|vm| Vm { name: name.into(), ..vm.clone() }).collect();
     context.vms.set(HOST, renamed);
     context.points[0].point.device = "x".repeat(60);
     explanation.ranking[0].row.share.actor.as_mut().unwrap().name = "y".repeat(80);
-    for letters in [Letters::Unicode, Letters::Ascii] {
+    for letters in [CharacterSet::Unicode, CharacterSet::Ascii] {
         let text = shown(&explanation, &context, letters) + &packet_text(&explanation.worst[0], &context, letters);
         for line in text.lines() {
             // Commands are not wrapped, so that users can copy them.
@@ -144,11 +146,11 @@ fn names_from_outside_cannot_steer_the_terminal() {
         }
         explained_packet.advice.iter_mut().for_each(|a| a.commands.push(evil.into()));
     }
-    let mut text = shown(&explanation, &context, Letters::Unicode);
+    let mut text = shown(&explanation, &context, CharacterSet::Unicode);
     explanation
         .worst
         .iter()
-        .for_each(|explained_packet| text += &packet_text(explained_packet, &context, Letters::Unicode));
+        .for_each(|explained_packet| text += &packet_text(explained_packet, &context, CharacterSet::Unicode));
     assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'));
 }
 
@@ -180,11 +182,11 @@ fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, Explanation
     let mut explanation = Explanation { late: 1, excess_ns: moved, ranking: rows, ..story().0 };
     // Replaces line breaks with spaces, so that the test does not depend on them.
     let line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let packet = line(packet_text(&explained_packet, &context, Letters::Unicode));
+    let packet = line(packet_text(&explained_packet, &context, CharacterSet::Unicode));
     explanation.spikes.clear();
     explanation.worst = vec![explained_packet];
     let document = explanation_document(None, &explanation, &context);
-    (line(shown(&explanation, &context, Letters::Unicode)), packet, document)
+    (line(shown(&explanation, &context, CharacterSet::Unicode)), packet, document)
 }
 
 #[test]
@@ -210,7 +212,7 @@ fn where_nobody_knows_that_stands_first() {
     let (mut explanation, context) = story();
     explanation.ranking.last_mut().unwrap().row.share.excess_ns = 900 * MS;
     explanation.excess_ns += 900 * MS;
-    let text = shown(&explanation, &context, Letters::Unicode);
+    let text = shown(&explanation, &context, CharacterSet::Unicode);
     insta::assert_snapshot!(text.split("\n\n").next().unwrap());
 }
 

@@ -5,7 +5,7 @@ use latpath_journey::Journey;
 use latpath_model::Ns;
 use latpath_report::{text, Options};
 use latpath_run::{Manifest, Run, Select, Writer};
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use latpath_stats::{Pattern, PatternKind, Summary};
 use latpath_testkit::point;
 
@@ -76,7 +76,7 @@ fn a_queue_that_was_held_is_named_and_left_out_where_that_is_asked_for() {
     let max = |segments: &[latpath_stats::SegmentFigures]| segments.last().unwrap().times.max_ns;
     assert!(max(&both.segments) > 90_000_000 && max(&without.segments) < 5_000_000);
     assert_eq!(Summary { without: None, ..both.clone() }, summary, "all packets are in all other figures");
-    let options = Options { style: Letters::Unicode.into(), histograms: vec![], covers: None, limits: vec![] };
+    let options = Options { style: CharacterSet::Unicode.into(), histograms: vec![], covers: None, limits: vec![] };
     let page = text(&both, Some(&run), &options);
     assert!(page.contains("Segments with and without patterns"), "{page}");
     assert!(page.contains("queue-release"), "{page}");
@@ -135,7 +135,7 @@ fn each_interval_has_the_figures_of_a_report_from_its_begin_to_its_end() {
         };
         assert_eq!(times(&interval.segments), times(&part.segments));
     }
-    let options = Options { style: Letters::Unicode.into(), histograms: vec![], covers: None, limits: vec![] };
+    let options = Options { style: CharacterSet::Unicode.into(), histograms: vec![], covers: None, limits: vec![] };
     let page = text(&whole, Some(&run), &options);
     let row = page.lines().skip_while(|line| !line.starts_with("Over time: total")).nth(4).unwrap();
     assert_eq!(row.split_whitespace().take(3).collect::<Vec<_>>(), ["0:20", "10000", "1000"], "{page}");

@@ -8,7 +8,7 @@ use latpath_observe::queues::{Names, QueuesFigures};
 use latpath_queues::{Directions, Queue, QueueCounts, Queues, Ring, Side, VirtioDevice, VIRTIO_NET};
 use latpath_report::queues::text;
 use latpath_report::Style;
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use latpath_vms::TapKind;
 
 const SECOND: i64 = 1_000_000_000;
@@ -105,7 +105,7 @@ fn both_sides() -> Observation<QueuesFigures> {
 }
 
 fn letters() -> Style {
-    Style::from(Letters::of_locale(Some("C.UTF-8")))
+    Style::from(CharacterSet::of_locale(Some("C.UTF-8")))
 }
 
 #[test]

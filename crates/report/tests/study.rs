@@ -9,7 +9,7 @@ use latpath_observe::study::{network_queues, Configuration};
 use latpath_queues::QueueCounts;
 use latpath_report::study::{study_of_vms_html, study_of_vms_text};
 use latpath_report::Style;
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use vm_study::{both, ladder, seen, MS};
 
 #[test]
@@ -43,7 +43,7 @@ fn what_queues_say_of_their_own_figures_is_not_lost() {
 }
 
 fn plain() -> Style {
-    Style::from(Letters::of_locale(Some("C.UTF-8")))
+    Style::from(CharacterSet::of_locale(Some("C.UTF-8")))
 }
 
 #[test]

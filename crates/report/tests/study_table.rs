@@ -2,7 +2,7 @@
 
 use latpath_compare::StudyRow;
 use latpath_report::{study_table_asciidoc, study_table_html, study_table_text, Style};
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use latpath_stats::{Bucket, DelayShare, TimeFigures};
 use latpath_study::{CellRow, FailedTrial, Point, RunSeries, StudyTable};
 
@@ -72,7 +72,7 @@ fn series() -> Vec<Vec<RunSeries>> {
 
 #[test]
 fn the_text_has_what_differs_between_cells_and_what_failed() {
-    let text = study_table_text(&table(), Style::from(Letters::of_locale(Some("C.UTF-8"))));
+    let text = study_table_text(&table(), Style::from(CharacterSet::of_locale(Some("C.UTF-8"))));
     for words in [
         "Study ways <of> all",
         "4 of 7 complete, 2 repetitions of each cell",

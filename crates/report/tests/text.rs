@@ -6,12 +6,12 @@ use figures::{run, summary};
 use latpath_analysis::Limit;
 use latpath_report::{text, Lines, Options, Style, WIDTH};
 use latpath_stats::{
-    units::Letters, CauseFigures, Deficiency, DeficiencyKind, LateFigures, MachineFigures, ShownAfter, Summary,
+    units::CharacterSet, CauseFigures, Deficiency, DeficiencyKind, LateFigures, MachineFigures, ShownAfter, Summary,
 };
 
 use unicode_width::UnicodeWidthStr;
 
-fn options(letters: Letters) -> Options {
+fn options(letters: CharacterSet) -> Options {
     Options { style: letters.into(), histograms: Vec::new(), covers: None, limits: Vec::new() }
 }
 
@@ -19,20 +19,20 @@ fn options(letters: Letters) -> Options {
 fn a_report_of_a_run() {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());
-    let text = text(&summary(), Some(&run), &options(Letters::Unicode));
+    let text = text(&summary(), Some(&run), &options(CharacterSet::Unicode));
     insta::assert_snapshot!(text.replace(&directory.path().display().to_string(), "RUN"));
 }
 
 #[test]
 fn a_report_in_ascii_has_only_ascii() {
-    let text = text(&summary(), None, &options(Letters::Ascii));
+    let text = text(&summary(), None, &options(CharacterSet::Ascii));
     assert!(text.is_ascii());
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn a_report_of_nothing_says_so() {
-    insta::assert_snapshot!(text(&Summary::default(), None, &options(Letters::Unicode)));
+    insta::assert_snapshot!(text(&Summary::default(), None, &options(CharacterSet::Unicode)));
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn what_spoils_the_figures_is_marked() {
     });
     summary.worst.clear();
     summary.streams.truncate(1);
-    insta::assert_snapshot!(text(&summary, None, &options(Letters::Unicode)));
+    insta::assert_snapshot!(text(&summary, None, &options(CharacterSet::Unicode)));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn what_weakens_a_verdict_is_not_repeated_among_the_notes_and_footnotes_carry_no
     summary.notes = vec![lacking.text.clone(), "another note".into()];
     summary.footnotes = vec!["kernel 6.18: function xdp_do_redirect is not there".into()];
     let limits: Vec<_> = ["lost<=1000"].iter().map(|l| l.parse::<Limit>().unwrap().check(&summary)).collect();
-    let page = |limits| text(&summary, None, &Options { limits, ..options(Letters::Unicode) });
+    let page = |limits| text(&summary, None, &Options { limits, ..options(CharacterSet::Unicode) });
     for limits in [limits, Vec::new()] {
         let is_judged = !limits.is_empty();
         let page = page(limits);
@@ -75,7 +75,7 @@ fn words_of_negative_times(fault: Option<&str>, from: &str, to: &str) -> String 
     summary.machines[0].fault = fault.map(Into::into);
     let tsub = &mut summary.segments[1];
     (tsub.from, tsub.to, tsub.times.negative, tsub.times.min_ns) = (from.into(), to.into(), 90, -4_000);
-    let text = text(&summary, None, &options(Letters::Unicode));
+    let text = text(&summary, None, &options(CharacterSet::Unicode));
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let at = lines.iter().position(|line| line.starts_with("! Tsub:")).unwrap();
     let rest = lines[at + 1..].iter().take_while(|line| !line.is_empty() && !line.starts_with('!'));
@@ -99,7 +99,7 @@ fn one_machines_clock_is_not_blamed_for_points_passed_in_another_order() {
 
 #[test]
 fn lines_of_a_live_view() {
-    let mut lines = Lines::new(Letters::Unicode);
+    let mut lines = Lines::new(CharacterSet::Unicode);
     insta::assert_snapshot!(lines.block(&summary()));
     assert!(!lines.block(&summary()).contains("BTF"), "a note is printed once");
 }
@@ -145,11 +145,11 @@ fn lines_of_a_live_view_name_who_held_late_packets() {
         }),
         ..LateFigures::default()
     };
-    let mut lines = Lines::new(Letters::Unicode);
+    let mut lines = Lines::new(CharacterSet::Unicode);
     let summary = Summary { elapsed_ns: 7_000_000_000, late: Some(late), ..Summary::default() };
     insta::assert_snapshot!(lines.block(&summary));
     assert!(!lines.block(&summary).contains("latest"), "a packet is reported once");
-    let between = Lines::new(Letters::Unicode).late_block(&summary);
+    let between = Lines::new(CharacterSet::Unicode).late_block(&summary);
     let (of_late, others): (Vec<_>, Vec<_>) = between.lines().partition(|line| lines_are_of_late_packets(line));
     assert!(!of_late.is_empty() && others.is_empty(), "between two blocks only late packets are reported: {others:?}");
 }
@@ -165,7 +165,7 @@ fn it_is_reported_that_latpath_itself_makes_packets_late() {
         let late =
             LateFigures { late: 4, explained: 4, causes: vec![cause.clone()], latpath_percent, ..Default::default() };
         let summary = Summary { late: Some(late), ..summary() };
-        let page = text(&summary, None, &options(Letters::Ascii));
+        let page = text(&summary, None, &options(CharacterSet::Ascii));
         (page.split_whitespace().collect::<Vec<_>>().join(" "), summary)
     };
     let warning =
@@ -173,7 +173,7 @@ fn it_is_reported_that_latpath_itself_makes_packets_late() {
         these packets would have been less late. To disturb less, record with --no-flight";
     let (page, summary) = of(Some(23.4));
     assert!(page.contains(&format!("! {warning}")), "{page}");
-    let mut lines = Lines::new(Letters::Ascii);
+    let mut lines = Lines::new(CharacterSet::Ascii);
     assert!(lines.block(&summary).contains(&format!("! {warning}")));
     assert!(!lines.block(&summary).contains("latpath itself"), "a warning is printed once");
     assert!(!of(None).0.contains("latpath itself"));
@@ -190,7 +190,7 @@ fn no_line_is_wider_than_the_page() {
         segment.error_bound_ns = 123_456;
         segment.rate_hz = 1e9;
     }
-    for letters in [Letters::Unicode, Letters::Ascii] {
+    for letters in [CharacterSet::Unicode, CharacterSet::Ascii] {
         for line in text(&summary, None, &options(letters)).lines() {
             assert!(line.width() <= WIDTH, "{} columns: {line}", line.width());
         }
@@ -207,8 +207,8 @@ fn no_line_is_wider_than_the_page() {
 fn what_must_not_be_overlooked_has_a_colour_where_there_are_colours() {
     let summary = latpath_stats::Summary { notes: vec!["beware".into()], ..summary() };
     let shown = |colour| {
-        let style = Style::of_terminal(Letters::Ascii, 100, colour);
-        text(&summary, None, &Options { style, ..options(Letters::Ascii) })
+        let style = Style::of_terminal(CharacterSet::Ascii, 100, colour);
+        text(&summary, None, &Options { style, ..options(CharacterSet::Ascii) })
     };
     assert!(shown(true).contains("\x1b[33m  ! beware\x1b[0m\n") && !shown(false).contains('\x1b'));
 }
@@ -220,7 +220,7 @@ fn names_from_outside_cannot_steer_the_terminal() {
     summary.worst[0].stream = "svid:\u{7}".into();
     summary.notes = vec!["\u{1b}]0;gotcha\u{7}".into()];
     summary.lost[0].place = "host/tx@\u{9b}31m".into();
-    let text = text(&summary, None, &options(Letters::Unicode));
+    let text = text(&summary, None, &options(CharacterSet::Unicode));
     assert!(!text.chars().any(|c| c.is_control() && c != '\n') && !text.contains('\u{202e}'));
 }
 
@@ -229,7 +229,7 @@ fn worst_packets_that_one_thing_held_are_drawn_once() {
     let mut summary = summary();
     let first = summary.worst[0].clone();
     let waterfalls = |summary: &Summary| {
-        let text = text(summary, None, &options(Letters::Ascii));
+        let text = text(summary, None, &options(CharacterSet::Ascii));
         (text.matches("since first").count(), text)
     };
     summary.worst.truncate(1);

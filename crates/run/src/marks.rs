@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use std::{io::Write, path::Path};
 
 /// Maximum length of a mark's text, bytes.
-const MOST_BYTES: usize = 400;
+const MAX_BYTES: usize = 400;
 /// Maximum number of marks that are read.
-const MOST: usize = 10_000;
+const MAX: usize = 10_000;
 
 /// A note on a moment of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct Mark {
 impl Mark {
     /// Creates a mark; long texts are truncated.
     pub fn new(t_ns: Ns, text: &str) -> Self {
-        Self { t_ns, text: cut(text, MOST_BYTES).into() }
+        Self { t_ns, text: cut(text, MAX_BYTES).into() }
     }
 
     /// Creates a mark for a change of the clock state that a stream's sender reported (smpSynch).
@@ -56,7 +56,7 @@ pub(crate) fn load(run: &Path, span: TimeSpan) -> Result<(Vec<Mark>, u64), RunEr
     let mut marks = Vec::new();
     let damaged = lines::for_each(&run.join(MARKS), |mark: Mark| {
         let is_possible = span.contains(mark.t_ns);
-        if marks.len() < MOST && is_possible {
+        if marks.len() < MAX && is_possible {
             marks.push(Mark::new(mark.t_ns, &mark.text));
         }
         is_possible

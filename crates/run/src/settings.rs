@@ -9,7 +9,7 @@ use std::{io::Read, path::Path};
 /// The file in a run's directory.
 pub(crate) const SETTINGS: &str = "settings.json";
 /// Maximum size of the file, bytes. latpath never writes a larger one.
-const MOST: u64 = 64 << 20;
+const MAX: u64 = 64 << 20;
 /// Format of the file's checksum.
 const SEAL: Seal = Seal { before: ",\"xxh64\":\"", end: "}" };
 
@@ -26,7 +26,7 @@ pub(crate) fn load(run: &Path) -> Result<RunSettings, RunError> {
     let path = run.join(SETTINGS);
     let mut bytes = Vec::new();
     let Ok(file) = open_file(&path) else { return Ok(RunSettings::default()) };
-    file.take(MOST).read_to_end(&mut bytes).map_err(StoreError::read(&path))?;
+    file.take(MAX).read_to_end(&mut bytes).map_err(StoreError::read(&path))?;
     let damaged = |why: String| RunError::damaged(&path, format!("{why}; the run's settings are not shown"));
     #[derive(Deserialize)]
     struct Sum {

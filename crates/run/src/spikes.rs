@@ -25,7 +25,7 @@ pub const SPIKES: &str = "spikes";
 /// joining thread wait for the disk.
 const UNDER_WAY: usize = 32;
 /// Maximum number of files that are read.
-const MOST_FILES: usize = 100_000;
+const MAX_FILES: usize = 100_000;
 
 /// Counts of late packets and captures: a part of the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -211,7 +211,7 @@ pub(crate) fn list(run: &Path, span: TimeSpan) -> SpikeFiles {
         }
     };
     let names = entries.flatten().filter_map(|e| number_of(e.file_name().to_str()?));
-    let mut numbers: Vec<u32> = names.take(MOST_FILES).collect();
+    let mut numbers: Vec<u32> = names.take(MAX_FILES).collect();
     numbers.sort_unstable();
     for number in numbers {
         match head_of(&directory.join(file_name(number)), number, span) {
@@ -226,7 +226,7 @@ pub(crate) fn list(run: &Path, span: TimeSpan) -> SpikeFiles {
 
 /// Number and total size of a run's files of captures.
 pub(crate) fn stored(run: &Path) -> (u64, u64) {
-    let entries = std::fs::read_dir(run.join(SPIKES)).into_iter().flatten().flatten().take(MOST_FILES);
+    let entries = std::fs::read_dir(run.join(SPIKES)).into_iter().flatten().flatten().take(MAX_FILES);
     let is_capture = |entry: &std::fs::DirEntry| entry.file_name().to_str().and_then(number_of).is_some();
     let sizes = entries.filter(is_capture).filter_map(|entry| entry.metadata().ok()).map(|found| found.len());
     sizes.fold((0, 0), |(files, bytes), size| (files + 1, bytes.saturating_add(size)))
@@ -248,7 +248,7 @@ fn open(path: &Path) -> Result<(File, u64), RunError> {
 fn head_of(path: &Path, number: u32, span: TimeSpan) -> Result<SpikeFile, RunError> {
     let (file, bytes) = open(path)?;
     let mut begin = Vec::new();
-    file.take(Head::MOST_BYTES as u64).read_to_end(&mut begin).map_err(StoreError::read(path))?;
+    file.take(Head::MAX_BYTES as u64).read_to_end(&mut begin).map_err(StoreError::read(path))?;
     let head = Head::decode(&begin).map_err(bad(path))?;
     match head.number == number {
         true if span.contains(head.from) && span.contains(head.to) => Ok(SpikeFile { head, bytes }),

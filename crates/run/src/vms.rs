@@ -10,7 +10,7 @@ use std::{io::Read, path::Path};
 /// Name of the file in a run.
 pub(crate) const VMS: &str = "vms.json";
 /// Maximum size of the file, bytes.
-const MOST: u64 = 64 << 20;
+const MAX: u64 = 64 << 20;
 
 /// Content of the file.
 #[derive(Deserialize)]
@@ -38,7 +38,7 @@ pub(crate) fn load(run: &Path, sum: Option<&str>) -> Result<VmsByMachine, RunErr
     let path = run.join(VMS);
     let mut bytes = Vec::new();
     let Ok(file) = open_file(&path) else { return Ok(VmsByMachine::default()) };
-    file.take(MOST).read_to_end(&mut bytes).map_err(StoreError::read(&path))?;
+    file.take(MAX).read_to_end(&mut bytes).map_err(StoreError::read(&path))?;
     if sum.is_some_and(|sum| sum_of(&bytes) != sum) {
         return Err(RunError::damaged(&path, "its sum is wrong; threads have no names"));
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     lines::{fit, part, wrap},
-    model::{Model, Shown},
+    model::{DisplayedFigures, Model},
     names::{self, Path},
     trouble::{self, troubles, Level, ALARM_LINES},
     watch::Flowing,
@@ -12,7 +12,7 @@ use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
 /// The first line: state, rate, journeys, stream, time.
-pub fn header(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
+pub fn header(model: &Model, shown: &DisplayedFigures<'_>, width: usize) -> Line<'static> {
     let theme = &model.theme;
     let flow = shown.flow(&model.watch);
     let flowing = flow.flowing(model.now);
@@ -50,7 +50,7 @@ pub fn header(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
 
 /// The troubles, on at most `lines` lines (current ones may take two). If there are none, one line reports that; the
 /// line is empty if no packets arrive.
-pub fn alerts(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
+pub fn alerts(model: &Model, shown: &DisplayedFigures<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let theme = &model.theme;
     let is_in_header =
         model.paused_at.is_none() && matches!(shown.flow(&model.watch).flowing(model.now), Flowing::Silent(_));
@@ -70,7 +70,7 @@ pub fn alerts(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> V
 }
 
 /// The points in the order in which packets pass, on at most `lines` lines.
-pub fn path(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
+pub fn path(model: &Model, shown: &DisplayedFigures<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let theme = &model.theme;
     let pieces = Path(shown.summary).pieces(theme);
     if pieces.is_empty() {

@@ -237,7 +237,7 @@ fn horizontal(axis: &Axis, area: Rect, theme: &Theme, buf: &mut Buffer) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_stats::units::Letters;
+    use latpath_stats::units::CharacterSet;
 
     fn bucket(from_ns: Ns, to_ns: Ns, count: u64) -> Bucket {
         Bucket { from_ns, to_ns, count }
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn ticks_are_labelled_without_touching() {
-        let theme = Theme::of(Letters::Ascii, "xterm", "");
+        let theme = Theme::of(CharacterSet::Ascii, "xterm", "");
         let axis = Axis { lo: 4.0, hi: 6.3, width: 40 };
         let ticks = axis.ticks(&theme);
         assert!(ticks.iter().any(|(_, label)| label == "10us") && ticks.iter().any(|(_, label)| label == "1ms"));

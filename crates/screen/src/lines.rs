@@ -102,10 +102,10 @@ pub fn top(area: Rect, rows: usize) -> Rect {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_stats::units::Letters;
+    use latpath_stats::units::CharacterSet;
 
     fn theme() -> Theme {
-        Theme::of(Letters::Ascii, "xterm", "")
+        Theme::of(CharacterSet::Ascii, "xterm", "")
     }
 
     #[test]

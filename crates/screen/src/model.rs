@@ -126,13 +126,13 @@ impl Model {
         self.latest.as_ref()
     }
 
-    pub fn shown(&self) -> Option<Shown<'_>> {
+    pub fn shown(&self) -> Option<DisplayedFigures<'_>> {
         let summary = self.held.as_ref().or(self.latest.as_ref())?;
         let stream = self.stream.as_ref().and_then(|name| summary.streams.iter().find(|s| s.stream == *name));
-        Some(Shown { summary, stream })
+        Some(DisplayedFigures { summary, stream })
     }
 
-    pub fn rows<'a>(&self, shown: &Shown<'a>) -> Vec<&'a SegmentFigures> {
+    pub fn rows<'a>(&self, shown: &DisplayedFigures<'a>) -> Vec<&'a SegmentFigures> {
         let mut rows: Vec<_> = shown.segments().iter().collect();
         rows.sort_by_key(|s| s.kind);
         match self.sort {
@@ -249,12 +249,12 @@ impl Model {
 
 /// The displayed figures: those of all streams, or of the selected one.
 #[derive(Clone, Copy)]
-pub struct Shown<'a> {
+pub struct DisplayedFigures<'a> {
     pub summary: &'a Summary,
     pub stream: Option<&'a StreamFigures>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> DisplayedFigures<'a> {
     pub fn journeys(&self) -> u64 {
         self.stream.map_or(self.summary.journeys, |s| s.journeys)
     }

@@ -71,7 +71,7 @@ pub fn one_machine(summary: &Summary) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_stats::units::Letters;
+    use latpath_stats::units::CharacterSet;
 
     fn summary() -> Summary {
         let points = ["host/tx@pub", "host/tx@vnet0", "guest0/nic-rx@eth1"];
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn segments_are_named_by_the_numbers_of_their_points() {
-        let (summary, theme) = (summary(), Theme::of(Letters::Unicode, "xterm", ""));
+        let (summary, theme) = (summary(), Theme::of(CharacterSet::Unicode, "xterm", ""));
         let path = Path(&summary);
         let mut segment = SegmentFigures {
             kind: SegmentKind::Step,
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_stream_is_shown_by_its_svid() {
-        let theme = Theme::of(Letters::Unicode, "xterm", "");
+        let theme = Theme::of(CharacterSet::Unicode, "xterm", "");
         assert_eq!(stream("svid:MU01,vlan=7", &theme), "MU01");
         assert_eq!(stream("whatever", &theme), "whatever");
     }

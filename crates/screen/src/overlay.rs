@@ -2,7 +2,7 @@
 
 use crate::{
     lines,
-    model::{Model, Overlay, Shown},
+    model::{DisplayedFigures, Model, Overlay},
     names,
 };
 use latpath_linux::Cpus;
@@ -39,7 +39,7 @@ const HELP: [&str; 20] = [
 ];
 
 /// Draws the overlay, if there is one.
-pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+pub fn draw(model: &Model, shown: &DisplayedFigures<'_>, area: Rect, buf: &mut Buffer) {
     match model.overlay {
         Overlay::None => {}
         Overlay::Help => {
@@ -77,7 +77,7 @@ fn centred(area: Rect, width: usize, height: usize) -> Rect {
 }
 
 /// All content that the screen shortens, in full.
-fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
+fn details(model: &Model, shown: &DisplayedFigures<'_>) -> Vec<String> {
     let (theme, summary) = (&model.theme, shown.summary);
     let mut out = vec![String::new(), " PATH".into()];
     for (i, point) in summary.points.iter().enumerate() {

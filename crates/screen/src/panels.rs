@@ -2,7 +2,7 @@
 
 use crate::{
     lines::{fit, part, wrap, Fragment},
-    model::{Model, Shown},
+    model::{DisplayedFigures, Model},
     names::{self, Path},
 };
 use latpath_model::{point::Lan, SegmentKind};
@@ -35,7 +35,7 @@ fn loss(model: &Model, loss: &Loss, path: &Path<'_>) -> String {
 }
 
 /// Losses: one line in total if `lines` is 1, else one per place.
-pub fn losses(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
+pub fn losses(model: &Model, shown: &DisplayedFigures<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let (theme, path) = (&model.theme, Path(shown.summary));
     let all = shown.losses();
     let total = shown.lost();
@@ -68,7 +68,7 @@ pub fn losses(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> V
 }
 
 /// The paths through the host, if there are several.
-pub fn paths(model: &Model, shown: &Shown<'_>, width: usize) -> Option<Line<'static>> {
+pub fn paths(model: &Model, shown: &DisplayedFigures<'_>, width: usize) -> Option<Line<'static>> {
     let theme = &model.theme;
     let all = shown.paths();
     let one = |(i, path): (usize, &PathFigures)| {
@@ -92,7 +92,7 @@ pub fn paths(model: &Model, shown: &Shown<'_>, width: usize) -> Option<Line<'sta
 
 /// Causes of late packets, one line each, the worst first, at most `lines`; then the latest late packet if there is
 /// room.
-pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
+pub fn late(model: &Model, shown: &DisplayedFigures<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let theme = &model.theme;
     let Some(late) = shown.summary.late.as_ref().filter(|late| late.late > 0 && lines > 0) else { return Vec::new() };
     let all = late.causes.len();
@@ -142,7 +142,7 @@ pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec
 }
 
 /// Number of lines needed for the causes of late packets.
-pub fn late_lines(shown: &Shown<'_>) -> usize {
+pub fn late_lines(shown: &DisplayedFigures<'_>) -> usize {
     let late = shown.summary.late.as_ref().filter(|late| late.late > 0);
     late.map_or(0, |late| {
         late.causes.len().clamp(1, 4) + usize::from(late.latest.is_some()) + usize::from(!late.by_cause.is_empty())
@@ -150,7 +150,7 @@ pub fn late_lines(shown: &Shown<'_>) -> usize {
 }
 
 /// Counts of packets: complete, incomplete, duplicate, out of order, never seen, malformed.
-pub fn packets(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
+pub fn packets(model: &Model, shown: &DisplayedFigures<'_>, width: usize) -> Line<'static> {
     let theme = &model.theme;
     let fault = |rank, n: u64, what: &str| {
         let style = if n > 0 { theme.bad() } else { Style::new() };
@@ -185,7 +185,7 @@ fn clock(model: &Model, machine: &MachineFigures) -> Vec<Fragment> {
 }
 
 /// The machines' clocks: one line each, at most `lines`.
-pub fn clocks(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
+pub fn clocks(model: &Model, shown: &DisplayedFigures<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let mut machines: Vec<_> = shown.summary.machines.iter().collect();
     // If not all fit, faulty clocks come first, then those with the largest error bounds.
     machines.sort_by_key(|m| (m.fault.is_none(), std::cmp::Reverse(m.error_bound_ns)));
@@ -211,7 +211,7 @@ pub fn clocks(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> V
 }
 
 /// The cost of tracing.
-pub fn tool(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
+pub fn tool(model: &Model, shown: &DisplayedFigures<'_>, width: usize) -> Line<'static> {
     let (theme, tool) = (&model.theme, &shown.summary.tool);
     let dropped = match tool.sightings_dropped {
         0 => Span::raw("0 dropped"),
@@ -230,7 +230,7 @@ pub fn tool(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
 }
 
 /// Notes: one line each, at most `lines`.
-pub fn notes(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
+pub fn notes(model: &Model, shown: &DisplayedFigures<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let (theme, notes) = (&model.theme, &shown.summary.notes);
     let count = notes.len().min(lines);
     let mut out = Vec::new();
@@ -245,7 +245,7 @@ pub fn notes(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Ve
 
 pub fn keys(model: &Model, width: usize) -> Line<'static> {
     let theme = &model.theme;
-    let arrows = if theme.letters == units::Letters::Ascii { ("j/k", "h/l") } else { ("↑↓", "←→") };
+    let arrows = if theme.letters == units::CharacterSet::Ascii { ("j/k", "h/l") } else { ("↑↓", "←→") };
     let pause = if model.paused_at.is_some() { "p resume" } else { "p pause" };
     let parts = vec![
         part(0, " q quit".to_string()),

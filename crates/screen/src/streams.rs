@@ -2,7 +2,7 @@
 
 use crate::{
     lines,
-    model::{Model, Shown},
+    model::{DisplayedFigures, Model},
     names,
     table::List,
     theme::Theme,
@@ -27,7 +27,7 @@ const COLUMNS: [(&str, usize, usize); 8] = [
 ];
 
 /// Draws one row per stream, with times of the whole route.
-pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+pub fn draw(model: &Model, shown: &DisplayedFigures<'_>, area: Rect, buf: &mut Buffer) {
     let theme = &model.theme;
     let streams = &shown.summary.streams;
     if area.height == 0 || area.width < 20 {

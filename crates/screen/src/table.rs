@@ -2,7 +2,7 @@
 
 use crate::{
     lines,
-    model::{Model, Shown, Sort},
+    model::{DisplayedFigures, Model, Sort},
     names::Path,
     theme::Theme,
 };
@@ -98,12 +98,12 @@ fn rate_within(hz: f64, theme: &Theme, width: usize) -> String {
 }
 
 /// Height of the whole table including its head, rows.
-pub fn height(shown: &Shown<'_>) -> usize {
+pub fn height(shown: &DisplayedFigures<'_>) -> usize {
     shown.segments().len().max(1) + 1
 }
 
 /// Draws the table; moving the selection scrolls it.
-pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+pub fn draw(model: &Model, shown: &DisplayedFigures<'_>, area: Rect, buf: &mut Buffer) {
     let theme = &model.theme;
     let rows = model.rows(shown);
     let path = Path(shown.summary);

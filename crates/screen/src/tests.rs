@@ -4,8 +4,8 @@
 use crate::{keys::Key, model::Model, theme::Theme, view, Action};
 use latpath_model::{Point, PointKind, SegmentKind};
 use latpath_stats::{
-    units::Letters, Bucket, CauseFigures, DelayShare, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures,
-    ShownAfter, StreamFigures, Summary, TimeFigures, ToolCost,
+    units::CharacterSet, Bucket, CauseFigures, DelayShare, LateFigures, Loss, MachineFigures, PathFigures,
+    SegmentFigures, ShownAfter, StreamFigures, Summary, TimeFigures, ToolCost,
 };
 use proptest::prelude::*;
 use ratatui::{backend::TestBackend, buffer::Buffer, style::Color, Terminal};
@@ -15,7 +15,7 @@ use std::{path::Path, time::Duration};
 mod samples;
 
 fn unicode() -> Theme {
-    Theme::of(Letters::Unicode, "xterm", "")
+    Theme::of(CharacterSet::Unicode, "xterm", "")
 }
 
 /// The state of the screen after this many seconds of a scenario and these keys.
@@ -125,7 +125,7 @@ fn the_sums_of_the_delay_come_before_single_causes_where_there_is_room() {
 #[test]
 fn a_small_screen_shows_losses_late_packets_and_keys_where_there_is_room() {
     picture("late-40x15", &late(unicode()), 40, 15);
-    let shown = text(&drawn(&model(unicode(), Capture::Trouble, 7, &[]), 40, 15));
+    let shown = text(&drawn(&model(unicode(), Capture::Warning, 7, &[]), 40, 15));
     assert!(shown.contains(" lost ") && shown.contains("q quit"), "{shown}");
 }
 
@@ -154,17 +154,17 @@ fn a_stream_that_stopped() {
 
 #[test]
 fn losses_and_faults_on_80_by_24() {
-    picture("trouble-80x24", &model(unicode(), Capture::Trouble, 7, &[]), 80, 24);
+    picture("trouble-80x24", &model(unicode(), Capture::Warning, 7, &[]), 80, 24);
 }
 
 #[test]
 fn losses_and_faults_on_120_by_40() {
-    picture("trouble-120x40", &model(unicode(), Capture::Trouble, 7, &[]), 120, 40);
+    picture("trouble-120x40", &model(unicode(), Capture::Warning, 7, &[]), 120, 40);
 }
 
 #[test]
 fn losses_and_faults_on_20_by_5() {
-    picture("trouble-20x5", &model(unicode(), Capture::Trouble, 7, &[]), 20, 5);
+    picture("trouble-20x5", &model(unicode(), Capture::Warning, 7, &[]), 20, 5);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn help_fits_on_80_by_24() {
 
 #[test]
 fn details_tell_in_full_what_is_cut_elsewhere() {
-    picture("details-80x24", &model(unicode(), Capture::Trouble, 7, &[Key::Char('d')]), 80, 24);
+    picture("details-80x24", &model(unicode(), Capture::Warning, 7, &[Key::Char('d')]), 80, 24);
     let mut late = late(unicode());
     late.key(Key::Char('d'));
     picture("late-details-120x40", &late, 120, 40);
@@ -204,18 +204,18 @@ fn details_tell_in_full_what_is_cut_elsewhere() {
 
 #[test]
 fn ascii_where_the_locale_is_not_utf8() {
-    let ascii = Theme::of(Letters::Ascii, "xterm", "");
-    for capture in [Capture::Trouble, Capture::Streams, Capture::Waiting] {
+    let ascii = Theme::of(CharacterSet::Ascii, "xterm", "");
+    for capture in [Capture::Warning, Capture::Streams, Capture::Waiting] {
         let text = text(&drawn(&model(ascii, capture, 7, &[]), 160, 50));
         assert!(text.is_ascii(), "{text}");
     }
-    picture("ascii-80x24", &model(ascii, Capture::Trouble, 7, &[]), 80, 24);
+    picture("ascii-80x24", &model(ascii, Capture::Warning, 7, &[]), 80, 24);
 }
 
 #[test]
 fn the_linux_console_gets_only_what_its_fonts_have() {
-    let linux = Theme::of(Letters::Unicode, "linux", "");
-    for capture in [Capture::Trouble, Capture::Streams] {
+    let linux = Theme::of(CharacterSet::Unicode, "linux", "");
+    for capture in [Capture::Warning, Capture::Streams] {
         let text = text(&drawn(&model(linux, capture, 7, &[]), 160, 50));
         let strange: String = text.chars().filter(|c| !c.is_ascii() && !"µ±→←↑↓·»█▄─│┴".contains(*c)).collect();
         assert_eq!(strange, "");
@@ -230,7 +230,7 @@ fn with_background(buffer: &Buffer, row: u16, colour: Color) -> String {
 
 #[test]
 fn what_is_wrong_now_is_red_in_the_second_line() {
-    let buffer = drawn(&model(unicode(), Capture::Trouble, 7, &[]), 120, 40);
+    let buffer = drawn(&model(unicode(), Capture::Warning, 7, &[]), 120, 40);
     let red = with_background(&buffer, 1, Color::Red);
     for sign in ["CLOCK guest0: no answer for 2.1 s", "LOST 16", "SIGHTINGS DROPPED 120", "NEGATIVE"] {
         assert!(red.contains(sign), "{sign} in {red}");
@@ -252,8 +252,8 @@ fn when_nothing_is_wrong_nothing_is_marked() {
 
 #[test]
 fn no_color_means_no_colour_and_alarms_still_stand_out() {
-    let plain = Theme::of(Letters::Unicode, "xterm", "1");
-    let buffer = drawn(&model(plain, Capture::Trouble, 7, &[]), 120, 40);
+    let plain = Theme::of(CharacterSet::Unicode, "xterm", "1");
+    let buffer = drawn(&model(plain, Capture::Warning, 7, &[]), 120, 40);
     assert!(buffer.content.iter().all(|c| c.fg == Color::Reset && c.bg == Color::Reset));
     let reversed: String = (0..120)
         .map(|x| &buffer[(x, 1)])
@@ -276,7 +276,7 @@ fn segments_shorter_than_their_bound_are_marked() {
 fn pausing_holds_the_figures_but_not_the_alarms() {
     let mut m = model(unicode(), Capture::Normal, 5, &[]);
     assert_eq!(m.key(Key::Char('p')), Some(Action::Pause(true)));
-    m.feed(&summary(Capture::Trouble, 6), Duration::from_secs(6));
+    m.feed(&summary(Capture::Warning, 6), Duration::from_secs(6));
     let held = text(&drawn(&m, 120, 40));
     assert!(held.contains("20\u{202f}000 journeys") && held.contains("PAUSED") && held.contains("LOST 16"), "{held}");
     assert_eq!(m.key(Key::Char(' ')), Some(Action::Pause(false)));
@@ -285,7 +285,7 @@ fn pausing_holds_the_figures_but_not_the_alarms() {
 
 #[test]
 fn a_reset_is_asked_for_and_seen() {
-    let mut m = model(unicode(), Capture::Trouble, 9, &[Key::Char('p')]);
+    let mut m = model(unicode(), Capture::Warning, 9, &[Key::Char('p')]);
     assert_eq!(m.key(Key::Char('r')), Some(Action::Reset));
     m.feed(&summary(Capture::Normal, 1), Duration::from_secs(10));
     let fresh = text(&drawn(&m, 120, 40));
@@ -314,7 +314,7 @@ fn keys_choose_segment_stream_sorting_and_view() {
 fn the_details_scroll_no_further_than_their_end() {
     let mut keys = vec![Key::Char('d')];
     keys.extend([Key::PageDown; 30]);
-    let text = text(&drawn(&model(unicode(), Capture::Trouble, 7, &keys), 60, 14));
+    let text = text(&drawn(&model(unicode(), Capture::Warning, 7, &keys), 60, 14));
     assert!(text.contains("NOTES") && text.contains("disordered"), "{text}");
 }
 
@@ -582,7 +582,7 @@ proptest! {
         keys in proptest::collection::vec(key(), 0..12),
         width in prop_oneof![0_u16..30, 30..300_u16],
         height in prop_oneof![0_u16..14, 14..90_u16],
-        letters in prop_oneof![Just(Letters::Unicode), Just(Letters::Ascii)],
+        letters in prop_oneof![Just(CharacterSet::Unicode), Just(CharacterSet::Ascii)],
         step in any::<u32>(),
     ) {
         let mut pool = Pool { numbers, texts, at: 0 };
@@ -590,7 +590,7 @@ proptest! {
         for round in 0..3 {
             model.feed(&pool.summary(), Duration::from_millis(u64::from(step)) * round);
             let screen = drawn(&model, width, height);
-            prop_assert!(letters == Letters::Unicode || text(&screen).is_ascii());
+            prop_assert!(letters == CharacterSet::Unicode || text(&screen).is_ascii());
             prop_assert!(!text(&screen).contains('\x1b'));
             for key in &keys {
                 model.key(*key);

@@ -2,7 +2,7 @@
 
 use latpath_model::Ns;
 use latpath_stats::text;
-use latpath_stats::units::{self, Letters};
+use latpath_stats::units::{self, CharacterSet};
 use ratatui::style::{Color, Modifier, Style};
 
 /// Characters available for bars.
@@ -17,7 +17,7 @@ pub enum Blocks {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Theme {
-    pub letters: Letters,
+    pub letters: CharacterSet,
     pub blocks: Blocks,
     pub colour: bool,
 }
@@ -31,17 +31,17 @@ impl Theme {
     /// The theme for the environment: `LC_ALL`, `LC_CTYPE`, `LANG`, `TERM`, `NO_COLOR`.
     pub fn from_env() -> Self {
         let var = |name| std::env::var(name).unwrap_or_default();
-        Self::of(Letters::from_env(), &var("TERM"), &var("NO_COLOR"))
+        Self::of(CharacterSet::from_env(), &var("TERM"), &var("NO_COLOR"))
     }
 
     /// The theme for this character set and these values of `TERM` and `NO_COLOR` (any non-empty value of the latter
     /// disables colours, see no-color.org).
-    pub fn of(letters: Letters, term: &str, no_color: &str) -> Self {
+    pub fn of(letters: CharacterSet, term: &str, no_color: &str) -> Self {
         let mono = term.is_empty() || term.starts_with("vt") || term.ends_with("-mono") || term.ends_with("-m");
         let blocks = match letters {
-            Letters::Ascii => Blocks::Ascii,
-            Letters::Unicode if term == "linux" => Blocks::Halves,
-            Letters::Unicode => Blocks::Eighths,
+            CharacterSet::Ascii => Blocks::Ascii,
+            CharacterSet::Unicode if term == "linux" => Blocks::Halves,
+            CharacterSet::Unicode => Blocks::Eighths,
         };
         Self { letters, blocks, colour: no_color.is_empty() && !mono }
     }
@@ -89,9 +89,9 @@ impl Theme {
         self.digits().rate(hz)
     }
 
-    fn digits(&self) -> Letters {
+    fn digits(&self) -> CharacterSet {
         if self.blocks == Blocks::Halves {
-            Letters::Ascii
+            CharacterSet::Ascii
         } else {
             self.letters
         }
@@ -197,24 +197,24 @@ mod tests {
             let t = Theme::of(letters, term, no_color);
             (t.blocks, t.colour)
         };
-        assert_eq!(of(Letters::Unicode, "xterm", ""), (Blocks::Eighths, true));
-        assert_eq!(of(Letters::Unicode, "screen", "1"), (Blocks::Eighths, false));
-        assert_eq!(of(Letters::Unicode, "linux", ""), (Blocks::Halves, true));
-        assert_eq!(of(Letters::Ascii, "xterm", ""), (Blocks::Ascii, true));
-        assert_eq!(of(Letters::Ascii, "vt100", ""), (Blocks::Ascii, false));
+        assert_eq!(of(CharacterSet::Unicode, "xterm", ""), (Blocks::Eighths, true));
+        assert_eq!(of(CharacterSet::Unicode, "screen", "1"), (Blocks::Eighths, false));
+        assert_eq!(of(CharacterSet::Unicode, "linux", ""), (Blocks::Halves, true));
+        assert_eq!(of(CharacterSet::Ascii, "xterm", ""), (Blocks::Ascii, true));
+        assert_eq!(of(CharacterSet::Ascii, "vt100", ""), (Blocks::Ascii, false));
     }
 
     #[test]
     fn a_name_from_the_wire_cannot_steer_the_terminal() {
-        let unicode = Theme::of(Letters::Unicode, "xterm", "");
+        let unicode = Theme::of(CharacterSet::Unicode, "xterm", "");
         assert_eq!(unicode.clean("MU\x1b[31m\n\u{202e}01\u{200b}µ"), "MU?[31m??01?µ");
-        let ascii = Theme::of(Letters::Ascii, "xterm", "");
+        let ascii = Theme::of(CharacterSet::Ascii, "xterm", "");
         assert_eq!(ascii.clean("tx→rx ±5 µs ☃"), "tx->rx +-5 us ?");
     }
 
     #[test]
     fn a_limit_has_no_digits_that_say_nothing() {
-        let theme = Theme::of(Letters::Unicode, "xterm", "");
+        let theme = Theme::of(CharacterSet::Unicode, "xterm", "");
         for (ns, text) in [(200_000, "200 µs"), (1_500_000, "1.5 ms"), (0, "0 ns"), (10_000_000_000, "10 s")] {
             assert_eq!(theme.limit(ns), text);
         }
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn texts_are_cut_by_columns_not_by_bytes() {
-        let theme = Theme::of(Letters::Unicode, "xterm", "");
+        let theme = Theme::of(CharacterSet::Unicode, "xterm", "");
         assert_eq!(theme.cut("abcdef", 6), "abcdef");
         assert_eq!(theme.cut("abcdef", 4), "abc…");
         assert_eq!(theme.cut("東京都", 4), "東…");
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_cell_is_never_wider_than_eight_columns() {
-        let theme = Theme::of(Letters::Unicode, "xterm", "");
+        let theme = Theme::of(CharacterSet::Unicode, "xterm", "");
         for (ns, text) in [(352_533, "352.5µs"), (-1, "-1ns"), (i64::MAX, "9.2Gs"), (i64::MIN, "-9.2Gs")] {
             assert_eq!(theme.cell(ns), text);
         }

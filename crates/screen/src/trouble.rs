@@ -33,15 +33,15 @@ impl Level {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct Warning {
     pub level: Level,
     pub text: String,
 }
 
 /// All troubles, worst first. `with_silence` includes the absence of packets, which the header may already show.
-pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme, with_silence: bool) -> Vec<Trouble> {
+pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme, with_silence: bool) -> Vec<Warning> {
     let mut list = Vec::new();
-    let mut add = |level, text| list.push(Trouble { level, text });
+    let mut add = |level, text| list.push(Warning { level, text });
 
     let late = now.saturating_sub(watch.fed);
     if late >= FIGURES_DUE {
@@ -131,10 +131,10 @@ pub fn span(d: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_stats::{units::Letters, Loss, MachineFigures, StreamFigures};
+    use latpath_stats::{units::CharacterSet, Loss, MachineFigures, StreamFigures};
 
     fn theme() -> Theme {
-        Theme::of(Letters::Ascii, "xterm", "")
+        Theme::of(CharacterSet::Ascii, "xterm", "")
     }
 
     fn at(s: u64) -> Duration {

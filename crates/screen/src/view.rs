@@ -3,7 +3,7 @@
 use crate::{
     header, histogram,
     lines::{below, put, top},
-    model::{Model, Shown, View},
+    model::{DisplayedFigures, Model, View},
     names::Path,
     overlay, panels, streams, table,
 };
@@ -34,7 +34,7 @@ pub fn render(model: &Model, area: Rect, buf: &mut Buffer) {
 }
 
 /// Draws a very small screen: state, troubles, the segments that fit, and other parts below them if there is room.
-fn small(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+fn small(model: &Model, shown: &DisplayedFigures<'_>, area: Rect, buf: &mut Buffer) {
     let width = usize::from(area.width);
     let rest = put(&[header::header(model, shown, width)], area, buf);
     let rest = put(&header::alerts(model, shown, width, 1), rest, buf);
@@ -54,7 +54,7 @@ fn small(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
 }
 
 /// Draws the parts above one another.
-fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+fn tall(model: &Model, shown: &DisplayedFigures<'_>, area: Rect, buf: &mut Buffer) {
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     // Each flexible part gets one line. Spare lines are then granted to each in turn, while the table and the histogram
     // keep their minimum height.
@@ -99,7 +99,7 @@ fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
 }
 
 /// Draws the segments and the histogram; the selected view determines how the room is divided.
-fn centre(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+fn centre(model: &Model, shown: &DisplayedFigures<'_>, area: Rect, buf: &mut Buffer) {
     let (room, want) = (usize::from(area.height), table::height(shown));
     let rows = match model.view {
         View::Streams => return streams::draw(model, shown, area, buf),
@@ -112,7 +112,7 @@ fn centre(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     one_histogram(model, shown, below(area, rows), buf);
 }
 
-fn one_histogram(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+fn one_histogram(model: &Model, shown: &DisplayedFigures<'_>, area: Rect, buf: &mut Buffer) {
     let rows = model.rows(shown);
     let Some(segment) = rows.get(model.selected(&rows)) else { return };
     let name = Path(shown.summary).segment(segment, &model.theme, 40);
@@ -121,7 +121,7 @@ fn one_histogram(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer)
 
 /// Draws the screen for a large terminal: the table across the whole width, below it the histogram, and everything else
 /// beside the histogram.
-fn wide(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
+fn wide(model: &Model, shown: &DisplayedFigures<'_>, area: Rect, buf: &mut Buffer) {
     let width = usize::from(area.width);
     let rest = put(&[header::header(model, shown, width)], area, buf);
     let rest = put(&header::alerts(model, shown, width, 3), rest, buf);

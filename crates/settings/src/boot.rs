@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// Maximum number of entries that are read from a directory.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 /// Directories with entries of the Boot Loader Specification.
 const ENTRIES: [&str; 3] = ["boot/loader/entries", "efi/loader/entries", "boot/efi/loader/entries"];
 /// Paths of GRUB's environment, which names the entry to boot, and may contain variables used by the entries.
@@ -122,7 +122,7 @@ fn environment(root: &Root) -> BTreeMap<String, String> {
 fn entry(root: &Root) -> Option<(String, String)> {
     let variables = environment(root);
     ENTRIES.iter().find_map(|folder| {
-        let mut names = root.names(folder, MOST);
+        let mut names = root.names(folder, MAX);
         names.retain(|name| name.ends_with(".conf") && !name.contains("rescue"));
         names.sort();
         let saved = variables.get("saved_entry").map(|entry| format!("{entry}.conf"));
@@ -157,7 +157,7 @@ fn grub(root: &Root) -> Option<(String, String)> {
 fn default_grub(root: &Root) -> Option<(String, String)> {
     const FILE: &str = "etc/default/grub";
     let mut texts = vec![root.text(FILE)?];
-    let mut more = root.names("etc/default/grub.d", MOST);
+    let mut more = root.names("etc/default/grub.d", MAX);
     more.retain(|name| name.ends_with(".cfg"));
     more.sort();
     texts.extend(more.iter().filter_map(|name| root.text(&format!("etc/default/grub.d/{name}"))));

@@ -15,7 +15,7 @@ const UNIT: &str = "latpath-phc2sys-";
 /// Directory in which systemd keeps the units created by systemd-run.
 const TRANSIENT: &str = "run/systemd/transient";
 /// Maximum number of processes to search.
-const MOST_PROCESSES: usize = 4 << 20;
+const MAX_PROCESSES: usize = 4 << 20;
 /// Programs that can set the clock of a network device.
 const PROGRAMS: [&str; 3] = ["phc2sys", "ptp4l", "ts2phc"];
 
@@ -73,7 +73,7 @@ pub(crate) fn read(nic: &Nic) -> Option<String> {
                 return Some(direction.name().into());
             }
         }
-        let processes = root.numbers("proc", MOST_PROCESSES).unwrap_or_default();
+        let processes = root.numbers("proc", MAX_PROCESSES).unwrap_or_default();
         let is_its = |pid: &u32| {
             let name = root.text(&format!("proc/{pid}/comm")).unwrap_or_default();
             let line = root.text(&format!("proc/{pid}/cmdline")).unwrap_or_default();

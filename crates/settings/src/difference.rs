@@ -13,7 +13,7 @@ const NAMED: usize = 4;
 /// Maximum number of values per side named in a text.
 const VALUES: usize = 3;
 /// Maximum number of CPUs in one list; a longer list comes from a damaged file.
-const MOST_CPUS: usize = 8192;
+const MAX_CPUS: usize = 8192;
 
 /// How a setting differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -106,7 +106,7 @@ fn scope(id: &Id) -> Option<Scope> {
 fn places(value: &SettingValue, id: &Id) -> Vec<Place> {
     let cpus = (scope(id) == Some(Scope::Cpu)).then(|| value.target.parse::<Cpus>().ok()).flatten();
     match cpus {
-        Some(cpus) => cpus.iter().take(MOST_CPUS).map(Place::Cpu).collect(),
+        Some(cpus) => cpus.iter().take(MAX_CPUS).map(Place::Cpu).collect(),
         None => vec![Place::Named(value.target.clone())],
     }
 }

@@ -23,7 +23,7 @@ const SET_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`
 const STRING: usize = 32;
 /// Maximum number of names in a string set. The kernel has about 64 features, and drivers have at most 32 flags.
-const MOST_STRINGS: usize = 512;
+const MAX_STRINGS: usize = 512;
 /// Maximum number of 32-bit words of features that the kernel writes.
 const WORDS: usize = 8;
 
@@ -288,7 +288,7 @@ struct Strings {
     command: u32,
     set: u32,
     length: u32,
-    names: [[u8; STRING]; MOST_STRINGS],
+    names: [[u8; STRING]; MAX_STRINGS],
 }
 
 /// `struct ethtool_gfeatures` with room for the maximum number of words.
@@ -314,10 +314,10 @@ fn strings(device: &Device, set: u32) -> io::Result<Vec<String>> {
     // SAFETY: the struct is that of this command, with room for the lengths of all 64 sets that its mask can select.
     unsafe { device.ask(libc::SIOCETHTOOL, &mut info) }?;
     let length = if info.sets == 0 { 0 } else { info.length[0] as usize };
-    if length == 0 || length > MOST_STRINGS {
+    if length == 0 || length > MAX_STRINGS {
         return Ok(Vec::new());
     }
-    let mut all = Box::new(Strings { command: GSTRINGS, set, length: 0, names: [[0; STRING]; MOST_STRINGS] });
+    let mut all = Box::new(Strings { command: GSTRINGS, set, length: 0, names: [[0; STRING]; MAX_STRINGS] });
     // SAFETY: the struct is that of this command. The kernel writes all names of the set. Their number is constant for
     // the driver, has just been read, and does not exceed the available room.
     unsafe { device.ask(libc::SIOCETHTOOL, &mut *all) }?;

@@ -36,6 +36,6 @@ pub use owners::{Irqbalance, Owner, Owners};
 pub use page::page;
 pub use read::{special::is_boot_setting, Device, Source};
 pub use reading::{MachineSettings, Reading, RunSettings, SettingValue};
-pub use setting::{Disturbs, Lasts, Read, Scope, Setting, SettingInfo, Write};
+pub use setting::{Disturbance, Persistence, Read, Scope, Setting, SettingInfo, Write};
 pub use write::Place;
 pub use writing::{Writable, WriteError};

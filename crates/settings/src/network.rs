@@ -107,14 +107,14 @@ fn items<T>(nic: &Nic, value: &str, parse: impl Fn(&str) -> Option<T>) -> Result
 }
 
 /// An address, its prefix length, and its broadcast address.
-type Held = (IpAddr, u8, Option<IpAddr>);
+type HeldAddress = (IpAddr, u8, Option<IpAddr>);
 
-fn held_text((address, prefix, broadcast): &Held) -> String {
+fn held_text((address, prefix, broadcast): &HeldAddress) -> String {
     let broadcast = broadcast.map_or(String::new(), |broadcast| format!(" brd {broadcast}"));
     format!("{address}/{prefix}{broadcast}")
 }
 
-fn held(text: &str) -> Option<Held> {
+fn held(text: &str) -> Option<HeldAddress> {
     let (cidr, broadcast) = match text.split_once(" brd ") {
         Some((cidr, broadcast)) => (cidr, Some(broadcast.trim().parse().ok()?)),
         None => (text, None),
@@ -126,7 +126,7 @@ fn held(text: &str) -> Option<Held> {
     Some((address, prefix, broadcast))
 }
 
-fn held_by(net: &Rtnetlink, nic: &Nic) -> latpath_net::Result<Vec<Held>> {
+fn held_by(net: &Rtnetlink, nic: &Nic) -> latpath_net::Result<Vec<HeldAddress>> {
     let ifindex = net.device(nic.name())?.ifindex;
     let all = net.addresses()?.into_iter().filter(|one| one.ifindex == ifindex && one.is_beyond_link);
     Ok(all.map(|one| (one.address, one.prefix, one.broadcast)).collect())

@@ -20,16 +20,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Maximum duration of a reading, ns. The remaining settings are then omitted, and a note names the first of them.
-const MOST_TIME: Ns = 1_000_000_000;
+const MAX_TIME: Ns = 1_000_000_000;
 /// Maximum duration of a reading of places for a plan, ns. It is longer, so that a plan is complete even on a slow
 /// machine.
-const MOST_TIME_OF_PLACES: Ns = 60_000_000_000;
+const MAX_TIME_OF_PLACES: Ns = 60_000_000_000;
 /// Maximum number of processes searched for kernel threads: Linux's own limit (PID_MAX_LIMIT).
-const MOST_PROCESSES: usize = 4 << 20;
+const MAX_PROCESSES: usize = 4 << 20;
 /// Maximum number of control groups that are read.
-const MOST_GROUPS: usize = 1024;
+const MAX_GROUPS: usize = 1024;
 /// Maximum number of threads of a virtual machine that are read.
-const MOST_THREADS: usize = 4096;
+const MAX_THREADS: usize = 4096;
 
 /// A setting's value at one place, before CPUs with the same value are combined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl<'a> Source<'a> {
     /// interrupts no isolated CPU. Settings that cannot be read are omitted.
     pub fn read(&self) -> Reading {
         let begin = monotonic();
-        let (found, notes) = self.find(begin, MOST_TIME);
+        let (found, notes) = self.find(begin, MAX_TIME);
         let mut reading = Reading { taken_ns: begin, notes, ..Reading::default() };
         for (setting, all) in found {
             grouped(all).into_iter().for_each(|(target, at, value)| {
@@ -130,7 +130,7 @@ impl<'a> Source<'a> {
     /// Reads all settings like [`Source::read`], but does not combine places: returns each with its address. Also
     /// returns notes on settings that could not be read.
     pub fn places(&self) -> (Vec<Located>, Vec<String>) {
-        let (found, notes) = self.find(monotonic(), MOST_TIME_OF_PLACES);
+        let (found, notes) = self.find(monotonic(), MAX_TIME_OF_PLACES);
         let one = |setting: Setting, PlacedValue { target, address, value, .. }: PlacedValue| {
             let target = match target {
                 Target::Cpu(cpu) => cpu.to_string(),
@@ -233,7 +233,7 @@ impl<'a> Source<'a> {
     /// The kernel's own threads.
     pub(crate) fn kernel_threads(&self) -> &[(u32, Stat)] {
         self.kernel_threads.get_or_init(|| {
-            let numbers = self.root.numbers("proc", MOST_PROCESSES).unwrap_or_default();
+            let numbers = self.root.numbers("proc", MAX_PROCESSES).unwrap_or_default();
             let stats = numbers.into_iter().filter_map(|n| Some((n, Stat::read(&self.root, &format!("proc/{n}"))?)));
             let (kernel, other): (Vec<_>, Vec<_>) = stats.partition(|(_, stat)| stat.flags & PF_KTHREAD != 0);
             // The same pass over all processes finds the programs.
@@ -270,7 +270,7 @@ impl<'a> Source<'a> {
         let mut all = Vec::new();
         for vm in self.vms {
             let mut known: BTreeMap<String, usize> = BTreeMap::new();
-            for thread in vm.threads.iter().take(MOST_THREADS) {
+            for thread in vm.threads.iter().take(MAX_THREADS) {
                 let number = thread.vcpu.map_or(String::new(), |n| format!(" {n}"));
                 let serves = thread.serves.as_ref().map_or(String::new(), |device| format!(" {device}"));
                 let name = format!("{} {}{number}{serves}", vm.name, thread.role.name());
@@ -293,7 +293,7 @@ impl<'a> Source<'a> {
         let has_groups = |mount: &&str| self.root.path(&format!("{mount}/cgroup.controllers")).exists();
         let Some(mount) = mounts.into_iter().find(has_groups) else { return Vec::new() };
         let mut paths: BTreeSet<String> = BTreeSet::new();
-        for name in self.root.names(mount, MOST_GROUPS) {
+        for name in self.root.names(mount, MAX_GROUPS) {
             paths.extend(name.ends_with(".slice").then(|| format!("/{name}")));
         }
         for vm in self.vms {
@@ -315,7 +315,7 @@ impl<'a> Source<'a> {
             let address = Address::Group { path: path_of_group.clone() };
             Some(PlacedValue::named(lasting(path), Some(path_of_group), address, value))
         };
-        paths.iter().take(MOST_GROUPS).filter_map(one).collect()
+        paths.iter().take(MAX_GROUPS).filter_map(one).collect()
     }
 }
 

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
 /// Maximum number of values in a reading; further values are only counted.
-const MOST_VALUES: usize = 20_000;
+const MAX_VALUES: usize = 20_000;
 /// Maximum length of a value, bytes: a kernel's command line has at most 2048 (4096 on arm64).
-const MOST_VALUE: usize = 4096;
+const MAX_VALUE: usize = 4096;
 /// Maximum length of a name, bytes.
-const MOST_NAME: usize = 512;
+const MAX_NAME: usize = 512;
 
 /// A setting's value at one place, or for all CPUs with the same value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -51,14 +51,14 @@ pub struct Reading {
 impl Reading {
     /// Adds a value if there is room, truncated to its maximum length.
     pub(crate) fn push(&mut self, mut value: SettingValue) {
-        if self.values.len() >= MOST_VALUES {
+        if self.values.len() >= MAX_VALUES {
             self.omitted += 1;
             return;
         }
         let shorten = |text: &mut String, most: usize| text.truncate(cut(text, most).len());
-        shorten(&mut value.target, MOST_NAME);
-        value.at.iter_mut().for_each(|at| shorten(at, MOST_NAME));
-        shorten(&mut value.value, MOST_VALUE);
+        shorten(&mut value.target, MAX_NAME);
+        value.at.iter_mut().for_each(|at| shorten(at, MAX_NAME));
+        shorten(&mut value.value, MAX_VALUE);
         self.values.push(value);
     }
 }

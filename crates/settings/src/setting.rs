@@ -73,7 +73,7 @@ impl Scope {
 /// Disturbance caused by changing a setting, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Disturbs {
+pub enum Disturbance {
     /// No packet is disturbed.
     Nothing,
     /// Some or all CPUs stop for a short time.
@@ -86,7 +86,7 @@ pub enum Disturbs {
     Reboot,
 }
 
-impl Disturbs {
+impl Disturbance {
     /// The name used in texts.
     pub fn name(self) -> &'static str {
         match self {
@@ -102,7 +102,7 @@ impl Disturbs {
 /// How long a written value lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Lasts {
+pub enum Persistence {
     /// Until the machine is rebooted.
     Reboot,
     /// Until the device's link goes down or its queues are recreated.
@@ -117,7 +117,7 @@ pub enum Lasts {
     FileOpen,
 }
 
-impl Lasts {
+impl Persistence {
     /// Whether changing a setting that disturbs like a link flap may reset the value, if both belong to the same
     /// device.
     pub fn is_reset_by_flap(self) -> bool {
@@ -234,9 +234,9 @@ pub struct SettingInfo {
     /// How it is written.
     pub write: Write,
     /// Disturbance that a change causes.
-    pub disturbs: Disturbs,
+    pub disturbs: Disturbance,
     /// How long a written value lasts.
-    pub lasts: Lasts,
+    pub lasts: Persistence,
 }
 
 /// Write access to a feature of a network device.
@@ -280,8 +280,8 @@ macro_rules! settings {
                         scope: Scope::$scope,
                         read: $read,
                         write: $write,
-                        disturbs: Disturbs::$disturbs,
-                        lasts: Lasts::$lasts,
+                        disturbs: Disturbance::$disturbs,
+                        lasts: Persistence::$lasts,
                     },)*
                 }
             }

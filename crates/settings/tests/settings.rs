@@ -1,7 +1,8 @@
 //! Each setting is read from a machine that is a directory tree, and from the machine that runs the test.
 
 use latpath_settings::{
-    Address, Device, Lasts, Located, Place, Read, Scope, Setting, SettingValue, Source, Writable, Write, WriteError,
+    Address, Device, Located, Persistence, Place, Read, Scope, Setting, SettingValue, Source, Writable, Write,
+    WriteError,
 };
 use latpath_testkit::machine_folder::{MachineFolder, VCPU_GROUP};
 use latpath_vms::{Accel, Policy, Role, Tap, Thread, Vm};
@@ -134,7 +135,7 @@ fn names_and_their_writing_do_not_depend_on_the_order_of_the_table() {
         assert!(Scope::ALL.contains(&info.scope));
         let is_boot = info.scope == Scope::BootParameter;
         assert_eq!(is_boot, info.id.starts_with("boot-"), "{setting}");
-        assert!(!is_boot || info.lasts == Lasts::Persistent, "{setting}");
+        assert!(!is_boot || info.lasts == Persistence::Persistent, "{setting}");
     }
 }
 

@@ -64,7 +64,7 @@ impl GaplessPart {
 }
 
 /// Maximum number of separate parts; a complete recording has only one.
-const MOST: usize = 1 << 12;
+const MAX: usize = 1 << 12;
 
 /// Finds the longest run of late or missing packets in one stream. The packets may be added in any order.
 #[derive(Clone, Debug, Default)]
@@ -120,7 +120,7 @@ impl Consecutive {
             part = part.then(next);
         }
         self.parts.insert(number, part);
-        if self.parts.len() > MOST {
+        if self.parts.len() > MAX {
             let (_, oldest) = self.parts.pop_first().unwrap_or((number, part));
             self.past = self.past.longer(oldest.longest());
         }

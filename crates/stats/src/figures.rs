@@ -2,7 +2,7 @@
 
 use crate::clocks::ClockFigures;
 use crate::patterns::{Pattern, PatternKind};
-use crate::units::Letters;
+use crate::units::CharacterSet;
 use crate::{LanFigures, PacingFigures, ReaderGap};
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::{Ns, Point, PointInfo, SegmentKind};
@@ -538,7 +538,7 @@ impl Summary {
     }
 
     /// A segment written as the numbers of its ends: `2→3`.
-    pub fn numbers(&self, segment: &SegmentFigures, letters: Letters) -> Option<String> {
+    pub fn numbers(&self, segment: &SegmentFigures, letters: CharacterSet) -> Option<String> {
         let (from, to) = (self.number(&segment.from)?, self.number(&segment.to)?);
         Some(format!("{from}{}{to}", letters.arrow()))
     }

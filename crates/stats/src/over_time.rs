@@ -9,7 +9,7 @@ use latpath_model::Ns;
 const SLOTS: usize = 1 << 14;
 const ALL_SLOTS: usize = 1 << 17;
 /// Minimum number of slots per segment.
-const LEAST: usize = 64;
+const MIN: usize = 64;
 
 /// The times of one segment in one slot, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl OverTime {
     /// Empty figures for these segments of the setup, over the interval from `begin` to `end` on the run's timeline.
     /// Journeys of streams beyond the setup are ignored.
     pub fn new(setup: &Setup, charted: &[usize], begin: Ns, end: Ns) -> Self {
-        let slots = (ALL_SLOTS / charted.len().max(1)).clamp(LEAST, SLOTS);
+        let slots = (ALL_SLOTS / charted.len().max(1)).clamp(MIN, SLOTS);
         let span = end.saturating_sub(begin).saturating_add(1).max(1);
         let slot_ns = span / slots as Ns + Ns::from(span % slots as Ns > 0);
         Self {

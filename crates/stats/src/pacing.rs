@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Maximum number of separate parts per stream.
-const MOST: usize = 1 << 14;
+const MAX: usize = 1 << 14;
 /// If packets arrive nearly in order: maximum number of separate parts, which all streams share, and the number that
 /// each stream may have at least.
-const MOST_IN_ORDER: (usize, usize) = (1 << 14, 16);
+const MAX_IN_ORDER: (usize, usize) = (1 << 14, 16);
 
 /// Times between successive packets of a stream seen at a point, in the order of the stream; negative if the later
 /// packet arrived first. A lost packet merges two times into a long one.
@@ -117,12 +117,12 @@ pub struct Pacing {
 impl Pacing {
     /// Empty pacing. Journeys of streams with an ID of `streams` or above are ignored.
     pub fn new(streams: usize, points: usize) -> Self {
-        Self { points, most: MOST, streams: vec![BTreeMap::new(); streams] }
+        Self { points, most: MAX, streams: vec![BTreeMap::new(); streams] }
     }
 
     /// Like [`Self::new`], but needs less memory; for batches that are nearly in packet order.
     pub fn in_order(streams: usize, points: usize) -> Self {
-        let (all, least) = MOST_IN_ORDER;
+        let (all, least) = MAX_IN_ORDER;
         Self { most: (all / streams.max(1)).max(least), ..Self::new(streams, points) }
     }
 

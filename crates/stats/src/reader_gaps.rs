@@ -10,12 +10,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Minimum number of consecutive packets in a gap.
-const FEWEST: u64 = 3;
+const MIN: u64 = 3;
 /// Minimum duration of a reported gap, ns, unless the kernel reported that there was no listener: a reader may just be
 /// busy.
 const SHORTEST: Ns = 100_000_000;
 /// Maximum number of gaps kept per stream; the largest are kept.
-const MOST: usize = 256;
+const MAX: usize = 256;
 /// Maximum number of drop reasons counted per gap.
 const REASONS: usize = 4;
 /// Maximum number of streams named in a text.
@@ -95,11 +95,11 @@ impl ReaderGaps {
 
     fn keep(&mut self, one: Unread) {
         self.found.push(one);
-        if self.found.len() >= 4 * MOST {
+        if self.found.len() >= 4 * MAX {
             self.join();
-            if self.found.len() > MOST {
-                self.found.select_nth_unstable_by_key(MOST - 1, |one| (std::cmp::Reverse(one.packets), one.numbers));
-                self.found.truncate(MOST);
+            if self.found.len() > MAX {
+                self.found.select_nth_unstable_by_key(MAX - 1, |one| (std::cmp::Reverse(one.packets), one.numbers));
+                self.found.truncate(MAX);
             }
         }
     }
@@ -154,7 +154,7 @@ impl ReaderGaps {
             let is_closed = unheard > 0 && unheard >= one.packets / 2;
             let lasts = one.to.saturating_sub(one.from);
             // If most packets were dropped for another reason, the gap does not concern the reader.
-            let counts = one.packets >= FEWEST && other <= one.packets / 2 && (is_closed || lasts >= SHORTEST);
+            let counts = one.packets >= MIN && other <= one.packets / 2 && (is_closed || lasts >= SHORTEST);
             let gap = ReaderGap {
                 reader: reader.to_string(),
                 streams: vec![stream.to_owned()],

@@ -1,12 +1,12 @@
 //! Text for people: sanitising, cutting, aligning in columns, and tables.
 
-use crate::units::Letters;
+use crate::units::CharacterSet;
 use latpath_model::{Ns, StreamSpec};
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-impl Letters {
+impl CharacterSet {
     /// Whether only ASCII can be displayed.
     pub fn is_ascii(self) -> bool {
         self == Self::Ascii
@@ -145,7 +145,7 @@ fn pieces(text: &str, width: usize) -> Vec<String> {
 }
 
 /// Minimum width to which a column may be cut.
-const LEAST: usize = 8;
+const MIN: usize = 8;
 
 /// A table of text.
 #[derive(Clone, Debug)]
@@ -187,7 +187,7 @@ impl Table {
     /// The lines of the table. If it has too many columns for `width`, it is split into several blocks. Each block
     /// starts with the first two text columns, or with as many as are needed to distinguish the rows, if there is room.
     pub fn folded(&self, indent: usize, width: usize, mark: char) -> Vec<String> {
-        let least = |i: usize| if self.left[i] { self.natural(i).min(LEAST) } else { self.natural(i) };
+        let least = |i: usize| if self.left[i] { self.natural(i).min(MIN) } else { self.natural(i) };
         let texts = self.left.iter().take_while(|left| **left).count();
         let rows = self.rows();
         let differ = |names: &usize| {
@@ -240,7 +240,7 @@ impl Table {
         let all = |widths: &[usize]| columns.iter().map(|i| widths[*i] + 2).sum::<usize>();
         while indent + all(&widths) > width.saturating_add(2) {
             match columns.iter().copied().filter(|i| self.left[*i]).max_by_key(|i| widths[*i]) {
-                Some(i) if widths[i] > LEAST => widths[i] -= 1,
+                Some(i) if widths[i] > MIN => widths[i] -= 1,
                 _ => break,
             }
         }

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 const SECOND: Ns = 1_000_000_000;
 /// Maximum number of intervals of a recording.
-const MOST_INTERVALS: i64 = 4096;
+const MAX_INTERVALS: i64 = 4096;
 /// Maximum distance between successive late packets of one spike, ns.
 pub const SPIKE_GAP: Ns = 100_000_000;
 /// Maximum number of spikes that can be distinguished.
-const MOST_SPIKES: usize = 1 << 18;
+const MAX_SPIKES: usize = 1 << 18;
 
 /// Divides a recording into intervals of equal length: a whole number of seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Intervals {
     /// Intervals for a recording with its first and last packet at these times of any clock: one second long, or longer
     /// if there would be more than 4096, or if several `tracks` are kept in parallel.
     pub fn of(first: Ns, last: Ns, tracks: usize) -> Self {
-        let most = (8 * MOST_INTERVALS / tracks.max(1) as i64).clamp(MOST_INTERVALS / 16, MOST_INTERVALS);
+        let most = (8 * MAX_INTERVALS / tracks.max(1) as i64).clamp(MAX_INTERVALS / 16, MAX_INTERVALS);
         let seconds = last.saturating_sub(first).max(0) / SECOND + 1;
         let length = (seconds as u64).div_ceil(most as u64) as Ns;
         Self { begin: first, length: length.saturating_mul(SECOND) }
@@ -36,7 +36,7 @@ impl Intervals {
     }
 
     fn number(&self, at: Ns) -> i64 {
-        (at.saturating_sub(self.begin) / self.length).clamp(0, MOST_INTERVALS)
+        (at.saturating_sub(self.begin) / self.length).clamp(0, MAX_INTERVALS)
     }
 }
 
@@ -128,7 +128,7 @@ impl Track {
         if self.open == 0 {
             self.bounds.0 = Ns::MIN;
         }
-        if self.open == MOST_INTERVALS {
+        if self.open == MAX_INTERVALS {
             self.bounds.1 = Ns::MAX;
         }
     }
@@ -256,9 +256,9 @@ impl Spikes {
             }
             same
         });
-        if self.found.len() > MOST_SPIKES {
+        if self.found.len() > MAX_SPIKES {
             self.crowded = true;
-            self.found.truncate(MOST_SPIKES);
+            self.found.truncate(MAX_SPIKES);
         }
     }
 
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn spikes_beyond_the_limit_are_not_counted() {
         let mut spikes = Spikes::default();
-        (0..MOST_SPIKES as i64 + 9000).for_each(|n| spikes.add(n * SECOND));
+        (0..MAX_SPIKES as i64 + 9000).for_each(|n| spikes.add(n * SECOND));
         spikes.tidy();
         assert_eq!(spikes.count(), None);
     }

@@ -7,7 +7,7 @@ use latpath_model::Ns;
 
 /// The character set that can be displayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Letters {
+pub enum CharacterSet {
     /// `µs`, and U+202F (narrow no-break space) between groups of digits.
     #[default]
     Unicode,
@@ -15,7 +15,7 @@ pub enum Letters {
     Ascii,
 }
 
-impl Letters {
+impl CharacterSet {
     /// The character set of the environment's locale: `LC_ALL`, else `LC_CTYPE`, else `LANG`; ASCII unless it is UTF-8.
     pub fn from_env() -> Self {
         let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -127,14 +127,14 @@ pub fn share(n: u64, all: u64) -> String {
     }
 }
 
-/// [`Letters::duration`] in Unicode.
+/// [`CharacterSet::duration`] in Unicode.
 pub fn duration(ns: Ns) -> String {
-    Letters::Unicode.duration(ns)
+    CharacterSet::Unicode.duration(ns)
 }
 
-/// [`Letters::count`] in Unicode.
+/// [`CharacterSet::count`] in Unicode.
 pub fn count(n: u64) -> String {
-    Letters::Unicode.count(n)
+    CharacterSet::Unicode.count(n)
 }
 
 /// A number of things, given as a formatted number: `1 packet`, `12 packets`.
@@ -142,14 +142,14 @@ pub fn of_things(number: &str, n: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// [`Letters::number_of`] in Unicode.
+/// [`CharacterSet::number_of`] in Unicode.
 pub fn number_of(n: u64, noun: &str) -> String {
-    Letters::Unicode.number_of(n, noun)
+    CharacterSet::Unicode.number_of(n, noun)
 }
 
-/// [`Letters::rate`] in Unicode.
+/// [`CharacterSet::rate`] in Unicode.
 pub fn rate(hz: f64) -> String {
-    Letters::Unicode.rate(hz)
+    CharacterSet::Unicode.rate(hz)
 }
 
 /// A count in at most five columns: `9999`, `48.0M`, `353k`; truncated, so it never exceeds the count.
@@ -254,8 +254,8 @@ mod tests {
 
     #[test]
     fn ascii_letters_make_ascii_text() {
-        assert_eq!(Letters::Ascii.duration(1500), "1.500 us");
-        assert_eq!(Letters::Ascii.count(1_234_567), "1,234,567");
+        assert_eq!(CharacterSet::Ascii.duration(1500), "1.500 us");
+        assert_eq!(CharacterSet::Ascii.count(1_234_567), "1,234,567");
     }
 
     #[test]
@@ -269,9 +269,9 @@ mod tests {
 
     #[test]
     fn a_count_shrinks_to_the_available_width() {
-        assert_eq!(Letters::Ascii.count_within(1_234_567, 9), "1,234,567");
-        assert_eq!(Letters::Ascii.count_within(1_234_567, 8), "1234567");
-        assert_eq!(Letters::Ascii.count_within(1_234_567, 6), "1.2M");
+        assert_eq!(CharacterSet::Ascii.count_within(1_234_567, 9), "1,234,567");
+        assert_eq!(CharacterSet::Ascii.count_within(1_234_567, 8), "1234567");
+        assert_eq!(CharacterSet::Ascii.count_within(1_234_567, 6), "1.2M");
         assert_eq!(count_short(9_999), "9999");
         assert_eq!(count_short(352_533), "352k");
         assert_eq!(count_short(48_000_000), "48.0M");
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(rate(1.0 / 3600.0), "2.8e-4");
         assert_eq!(rate(49.978), "49.98");
         assert_eq!(rate(3999.7), "4000");
-        assert_eq!(Letters::Ascii.rate(1e6), "1,000,000");
+        assert_eq!(CharacterSet::Ascii.rate(1e6), "1,000,000");
         assert_eq!(rate(f64::NAN), "-");
         assert_eq!(rate(-1.0), "-");
     }
@@ -305,10 +305,10 @@ mod tests {
     #[test]
     fn only_a_utf8_locale_gets_unicode() {
         for utf8 in ["C.UTF-8", "de_DE.utf8", "en_US.UTF-8@x"] {
-            assert_eq!(Letters::of_locale(Some(utf8)), Letters::Unicode);
+            assert_eq!(CharacterSet::of_locale(Some(utf8)), CharacterSet::Unicode);
         }
         for other in [None, Some(""), Some("C"), Some("POSIX"), Some("de_DE.ISO-8859-1")] {
-            assert_eq!(Letters::of_locale(other), Letters::Ascii);
+            assert_eq!(CharacterSet::of_locale(other), CharacterSet::Ascii);
         }
     }
 
@@ -326,7 +326,7 @@ mod tests {
 
         #[test]
         fn counts_fit_the_width_asked_for(n in any::<u64>(), cut in 0_u32..64, width in 5_usize..30) {
-            prop_assert!(Letters::Unicode.count_within(n >> cut, width).chars().count() <= width);
+            prop_assert!(CharacterSet::Unicode.count_within(n >> cut, width).chars().count() <= width);
         }
 
         #[test]

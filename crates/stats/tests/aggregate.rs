@@ -39,7 +39,7 @@ fn setup(worst: usize) -> Setup {
 
 /// A journey that owns its sightings.
 #[derive(Clone, Debug)]
-struct Own {
+struct OwnedJourney {
     stream: u16,
     number: u64,
     seen: u64,
@@ -50,7 +50,7 @@ struct Own {
     missing_before: u32,
 }
 
-impl Own {
+impl OwnedJourney {
     fn lend(&self) -> Journey<'_> {
         Journey {
             stream: self.stream,
@@ -101,9 +101,9 @@ fn add<'a>(aggregate: &mut Aggregate, journeys: impl IntoIterator<Item = Journey
 }
 
 /// The aggregate of these journeys, added one at a time.
-fn aggregate(journeys: &[Own], worst: usize) -> Aggregate {
+fn aggregate(journeys: &[OwnedJourney], worst: usize) -> Aggregate {
     let mut aggregate = Aggregate::new(setup(worst));
-    add(&mut aggregate, journeys.iter().map(Own::lend), 1);
+    add(&mut aggregate, journeys.iter().map(OwnedJourney::lend), 1);
     aggregate
 }
 
@@ -122,7 +122,7 @@ fn summary(aggregate: &Aggregate) -> Summary {
     summary
 }
 
-fn journeys() -> impl Strategy<Value = Vec<Own>> {
+fn journeys() -> impl Strategy<Value = Vec<OwnedJourney>> {
     let times = prop::collection::vec(-200_i64..9_000, 5);
     // Mostly complete routes, and all kinds of gaps.
     let seen = prop_oneof![3 => Just(0b11011_u64), 2 => 1_u64..32];
@@ -150,14 +150,14 @@ fn journeys() -> impl Strategy<Value = Vec<Own>> {
                 .collect();
             let number = &mut numbers[usize::from(stream)];
             *number += 1;
-            Own { stream, number: *number - 1, seen, t, duplicates, out_of_order, drop_note, missing_before }
+            OwnedJourney { stream, number: *number - 1, seen, t, duplicates, out_of_order, drop_note, missing_before }
         };
         all.into_iter().map(own).collect()
     })
 }
 
 /// Outcome of a packet: complete, incomplete, or where it was last seen.
-fn fate(j: &Own) -> (&'static str, Option<String>) {
+fn fate(j: &OwnedJourney) -> (&'static str, Option<String>) {
     let [first, second, sink] = j.route();
     if j.has(first) && j.has(second) && j.has(sink) {
         return ("complete", None);
@@ -177,7 +177,7 @@ fn fate(j: &Own) -> (&'static str, Option<String>) {
 
 /// Reason for a packet's loss: that of its drop note, unless at least as many packets of the stream with the same note
 /// arrived nonetheless.
-fn reason(j: &Own, all: &[Own]) -> Option<String> {
+fn reason(j: &OwnedJourney, all: &[OwnedJourney]) -> Option<String> {
     let with_note = || all.iter().filter(|k| k.stream == j.stream && k.drop_note == j.drop_note);
     let lost = with_note().filter(|k| fate(k).0 == "lost").count();
     let text = match j.drop_note {
@@ -192,8 +192,8 @@ proptest! {
     #[test]
     fn every_count_agrees_with_a_count_over_all_journeys(journeys in journeys()) {
         let (summary, all) = (summary(&aggregate(&journeys, 0)), journeys.clone());
-        let count = |what: &str, of: &[&Own]| of.iter().filter(|j| fate(j).0 == what).count() as u64;
-        let check = |of: Vec<&Own>, journeys: u64, complete: u64, incomplete: u64, lost: &[latpath_stats::Loss]| {
+        let count = |what: &str, of: &[&OwnedJourney]| of.iter().filter(|j| fate(j).0 == what).count() as u64;
+        let check = |of: Vec<&OwnedJourney>, journeys: u64, complete: u64, incomplete: u64, lost: &[latpath_stats::Loss]| {
             let mut places = BTreeMap::new();
             for j in &of {
                 if let Some(place) = fate(j).1 {
@@ -270,7 +270,7 @@ proptest! {
 
     #[test]
     fn the_slowest_are_those_of_a_sorted_list(journeys in journeys(), worst in 0_usize..20) {
-        let mut all: Vec<(Ns, &Own)> = journeys.iter().filter_map(|j| Some((j.total()?, j))).collect();
+        let mut all: Vec<(Ns, &OwnedJourney)> = journeys.iter().filter_map(|j| Some((j.total()?, j))).collect();
         all.sort_by_key(|(total, j)| (-total, j.first(), j.stream, j.number));
         let summary = summary(&aggregate(&journeys, worst));
         prop_assert_eq!(summary.worst.len(), worst.min(all.len()));
@@ -299,7 +299,7 @@ proptest! {
             journeys.sort_by_key(|j| j.stream);
         }
         let mut batch = Aggregate::new(setup(worst));
-        add(&mut batch, journeys.iter().map(Own::lend), journeys.len());
+        add(&mut batch, journeys.iter().map(OwnedJourney::lend), journeys.len());
         prop_assert_eq!(summary(&batch), summary(&aggregate(&journeys, worst)));
     }
 
@@ -316,7 +316,7 @@ proptest! {
             let start = number as Ns * 250_000;
             let took = if what == Some(&1) { 6_000 } else { 100 + (number * 7919 % 1009) as Ns };
             let end = if what == Some(&2) { Ns::MIN } else { start + took };
-            Own {
+            OwnedJourney {
                 stream: 0,
                 number: number as u64 + skipped,
                 seen: if what == Some(&3) { 0b01010 } else { 0b11110 ^ u64::from(what == Some(&4)) << 2 },
@@ -327,9 +327,9 @@ proptest! {
                 missing_before: u32::from(what == Some(&6)) * 3,
             }
         };
-        let journeys: Vec<Own> = (0..700).map(own).collect();
+        let journeys: Vec<OwnedJourney> = (0..700).map(own).collect();
         let mut batch = Aggregate::new(setup(worst));
-        add(&mut batch, journeys.iter().map(Own::lend), at_once);
+        add(&mut batch, journeys.iter().map(OwnedJourney::lend), at_once);
         prop_assert_eq!(summary(&batch), summary(&aggregate(&journeys, worst)));
     }
 
@@ -366,7 +366,7 @@ proptest! {
 
 #[test]
 fn a_journey_kept_without_cpus_and_threads_gets_them_afterwards() {
-    let own = Own {
+    let own = OwnedJourney {
         stream: 1,
         number: 9,
         seen: 0b11010,
@@ -390,7 +390,7 @@ fn a_journey_kept_without_cpus_and_threads_gets_them_afterwards() {
 
 #[test]
 fn broken_clocks_and_unknown_streams_are_handled() {
-    let own = Own {
+    let own = OwnedJourney {
         stream: 0,
         number: 0,
         seen: 0b11111,
@@ -415,7 +415,7 @@ fn broken_clocks_and_unknown_streams_are_handled() {
 
 #[test]
 fn a_bridge_that_drops_its_copies_of_what_arrives_hides_no_reason_of_another_device() {
-    let of = |number: u64, seen: u64, drop_note: u16| Own {
+    let of = |number: u64, seen: u64, drop_note: u16| OwnedJourney {
         stream: 0,
         number,
         seen,
@@ -430,7 +430,7 @@ fn a_bridge_that_drops_its_copies_of_what_arrives_hides_no_reason_of_another_dev
     // receives the packets.
     let arrived = (0..5_000).map(|n| of(n, first | second | sink, 1));
     let lost = (5_000..6_000).map(|n| of(n, first | second, 2));
-    let all: Vec<Own> = arrived.chain(lost).collect();
+    let all: Vec<OwnedJourney> = arrived.chain(lost).collect();
     let at = |device: &str| DropNote {
         reason: "UNHANDLED_PROTO".into(),
         function: "__netif_receive_skb_core".into(),
@@ -475,7 +475,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
     };
     let mut aggregate = Aggregate::new(setup.clone());
     let mut other = Aggregate::new(setup);
-    let journey = |number: u64, seen: u64, took: Ns| Own {
+    let journey = |number: u64, seen: u64, took: Ns| OwnedJourney {
         stream: 0,
         number,
         seen,
@@ -485,12 +485,12 @@ fn packets_are_counted_by_the_path_that_they_took() {
         drop_note: 0,
         missing_before: 0,
     };
-    let fast: Vec<Own> = (0..90).map(|n| journey(n, 0b1011, 100)).collect();
+    let fast: Vec<OwnedJourney> = (0..90).map(|n| journey(n, 0b1011, 100)).collect();
     let slow = (90..95).map(|n| journey(n, 0b1101, 5_000));
     // Packets sent to the daemon that did not return.
-    let slow: Vec<Own> = slow.chain((95..98).map(|n| journey(n, 0b0101, 0))).collect();
-    add(&mut aggregate, fast.iter().map(Own::lend), 90);
-    add(&mut other, slow.iter().map(Own::lend), 90);
+    let slow: Vec<OwnedJourney> = slow.chain((95..98).map(|n| journey(n, 0b0101, 0))).collect();
+    add(&mut aggregate, fast.iter().map(OwnedJourney::lend), 90);
+    add(&mut other, slow.iter().map(OwnedJourney::lend), 90);
     aggregate.merge(&other);
     // Adding a segment must keep the existing counts.
     let daemon = Segment { kind: SegmentKind::Tupcall, name: "Tupcall".into(), from: 2, to: 3 };
@@ -542,7 +542,7 @@ fn a_packet_that_entered_the_daemon_twice_has_not_crossed_its_segment() {
         worst: 0,
         reactions: Vec::new(),
     };
-    let journey = |number, seen, slow: Ns| Own {
+    let journey = |number, seen, slow: Ns| OwnedJourney {
         stream: 0,
         number,
         seen,
@@ -556,8 +556,8 @@ fn a_packet_that_entered_the_daemon_twice_has_not_crossed_its_segment() {
     // again. The others: the action of an existing flow sends the packet to the daemon directly.
     let journeys = [journey(0, 0b11111, 2_500), journey(1, 0b11101, 300), journey(2, 0b11101, 800)];
     let (mut batch, mut one_by_one) = (Aggregate::new(setup.clone()), Aggregate::new(setup));
-    add(&mut batch, journeys.iter().map(Own::lend), 3);
-    add(&mut one_by_one, journeys.iter().map(Own::lend), 1);
+    add(&mut batch, journeys.iter().map(OwnedJourney::lend), 3);
+    add(&mut one_by_one, journeys.iter().map(OwnedJourney::lend), 1);
     let summary = summary(&batch);
     assert_eq!(summary, self::summary(&one_by_one));
     let rows = summary

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Maximum size of a file named in a plan, bytes.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 impl Plan {
     /// Reads the files that are named in the plan, relative to the plan's directory, so that the plan is complete
@@ -19,7 +19,7 @@ impl Plan {
     pub fn read_files(&mut self, directory: &Path) -> Result<(), String> {
         let read = |name: &str| {
             let path = directory.join(name);
-            latpath_linux::read_text(&path, MOST_BYTES).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
+            latpath_linux::read_text(&path, MAX_BYTES).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
         };
         for topology in &mut self.topologies {
             if let Some(file) = &topology.file {

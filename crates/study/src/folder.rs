@@ -26,7 +26,7 @@ use std::path::Path;
 /// Version of the files in a study's directory.
 const VERSION: u32 = 1;
 /// Maximum size of a file that this crate reads, bytes.
-const MOST_BYTES: u64 = 4 << 20;
+const MAX_BYTES: u64 = 4 << 20;
 const STUDY: &str = "study.json";
 const UNDER_WAY: &str = "under-way.json";
 const TRIALS: &str = "trials";
@@ -257,7 +257,7 @@ fn open_own(path: &Path) -> Result<Directory, StudyError> {
 
 fn read<T: DeserializeOwned>(directory: &Directory, name: &str) -> Result<Option<T>, StudyError> {
     let mut text = String::new();
-    match directory.open_file(name).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text)) {
+    match directory.open_file(name).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text)) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(file_error(directory, name)(error)),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Maximum size of a plan, bytes.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// The user's variables: names, which a plan contains in braces (`{nic}`), and their values.
 pub type Variables = BTreeMap<String, String>;
@@ -275,7 +275,7 @@ impl Plan {
     /// # Errors
     /// If the file cannot be read, is not a plan, or contains a part that cannot be used.
     pub fn read(path: &Path) -> Result<Self, BadPlan> {
-        let text = latpath_linux::read_text(path, MOST_BYTES);
+        let text = latpath_linux::read_text(path, MAX_BYTES);
         let text = text.map_err(|error| BadPlan::File { path: path.into(), error })?;
         let name = path.display().to_string();
         let mut plan = Self::parse(&text, &name)?;

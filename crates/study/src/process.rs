@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// Time after SIGTERM within which a process must end.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Maximum length to quote of a process's last line, bytes.
-const MOST_QUOTED: usize = 300;
+const MAX_QUOTED: usize = 300;
 
 /// Environment, network namespace and CPUs of a process.
 #[derive(Clone, Default)]
@@ -38,14 +38,14 @@ pub struct Surroundings {
 }
 
 /// A process that runs during the recording, and all processes that it started. Dropping this value ends them.
-pub struct Beside {
+pub struct BackgroundProcess {
     what: String,
     child: Child,
     /// File with its stderr.
     errors: std::path::PathBuf,
 }
 
-impl Beside {
+impl BackgroundProcess {
     /// Starts a program. Its stdout is written to `NAME.json`, its stderr to `NAME.txt`, both in `folder`.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for BackgroundProcess {
     fn drop(&mut self) {
         self.end();
     }
@@ -156,7 +156,7 @@ pub fn run(
 fn last_line(file: &Path) -> Option<String> {
     let text = latpath_linux::read_text(file, 1 << 20).ok()?;
     let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
-    let end = (0..=MOST_QUOTED.min(line.len())).rev().find(|at| line.is_char_boundary(*at))?;
+    let end = (0..=MAX_QUOTED.min(line.len())).rev().find(|at| line.is_char_boundary(*at))?;
     Some(line[..end].to_owned())
 }
 

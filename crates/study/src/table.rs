@@ -9,7 +9,7 @@ use latpath_analysis::compare::{recording, RecordingOptions};
 use latpath_analysis::explain::{by_cause, by_culprit, described};
 use latpath_analysis::{Analysis, Explanation, Limit, LimitVerdict, SummaryOptions};
 use latpath_compare::comparison::Row;
-use latpath_compare::{compare_all, Comparison, Figure, Named, Recording, StudyRow};
+use latpath_compare::{compare_all, Comparison, Figure, NamedGroup, Recording, StudyRow};
 use latpath_model::Ns;
 use latpath_run::Run;
 use latpath_settings::SettingDifference;
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Maximum number of causes, and of culprits, listed per cell.
-const MOST_CAUSES: usize = 5;
+const MAX_CAUSES: usize = 5;
 
 /// Table of a study.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -303,11 +303,11 @@ impl<'p> Reader<'p> {
     /// Compares each cell with its reference. Also returns the number of tested figures.
     fn differences(&mut self, cells: &[Cell], rows: &[CellRow], data: &[CellData]) -> (Vec<Against>, usize) {
         let names: Vec<String> = rows.iter().map(CellRow::label).collect();
-        let named = |at: usize| -> Named { (names[at].as_str(), &data[at].recordings[..]) };
+        let named = |at: usize| -> NamedGroup { (names[at].as_str(), &data[at].recordings[..]) };
         let both = (0..cells.len()).filter_map(|at| Some((at, reference(cells, at)?)));
         let compared: Vec<(usize, usize)> =
             both.filter(|(a, b)| !data[*a].recordings.is_empty() && !data[*b].recordings.is_empty()).collect();
-        let pairs: Vec<(Named, Named)> = compared.iter().map(|(a, b)| (named(*a), named(*b))).collect();
+        let pairs: Vec<(NamedGroup, NamedGroup)> = compared.iter().map(|(a, b)| (named(*a), named(*b))).collect();
         let pages = compare_all(&pairs);
         let tested = pages.first().map_or(0, |page| page.tested);
         let against = |((cell, reference), page): (&(usize, usize), Comparison)| {
@@ -379,7 +379,7 @@ fn shares(sums: &BTreeMap<String, Ns>, all: Ns) -> Vec<DelayShare> {
         excess_ns,
         share_percent: latpath_analysis::explain::percent(excess_ns, all),
     };
-    sorted.into_iter().take(MOST_CAUSES).map(share).collect()
+    sorted.into_iter().take(MAX_CAUSES).map(share).collect()
 }
 
 /// Standard deviation of a sample; `None` for fewer than two values.

@@ -3,7 +3,7 @@
 use crate::children::Common;
 use crate::engine::Phase;
 use crate::plan::{filled_in, Variables};
-use crate::process::{self, Beside, Surroundings};
+use crate::process::{self, BackgroundProcess, Surroundings};
 use crate::schedule::Trial;
 use crate::Plan;
 use latpath_agent::{Machine, Timeouts};
@@ -125,8 +125,8 @@ impl Attempt<'_> {
         }
         let mut recorded = self.record(&mut beside, stop, phase)?;
         // Signal all processes first, so that they end in parallel.
-        beside.iter_mut().for_each(Beside::ask_to_end);
-        beside.iter_mut().for_each(Beside::end);
+        beside.iter_mut().for_each(BackgroundProcess::ask_to_end);
+        beside.iter_mut().for_each(BackgroundProcess::end);
         recorded.load_bits_per_second = self.load_rate();
         Ok(recorded)
     }
@@ -183,7 +183,7 @@ impl Attempt<'_> {
     }
 
     /// Starts the reader, the publisher and the load.
-    fn start_processes(&self) -> Result<Vec<Beside>, String> {
+    fn start_processes(&self) -> Result<Vec<BackgroundProcess>, String> {
         let variables = self.variables();
         let environment = self.environment(&variables);
         let common = Common { program: self.program, variables: &variables, environment };
@@ -191,7 +191,7 @@ impl Attempt<'_> {
         let mut all = common.of_direction(&self.plan.directions[cell.direction], &self.stream()?)?;
         all.extend(common.of_load(&self.plan.loads[cell.load])?);
         let folder = (self.directory, self.current);
-        all.iter().map(|one| Beside::start(one.what, &one.words, &one.surroundings, folder)).collect()
+        all.iter().map(|one| BackgroundProcess::start(one.what, &one.words, &one.surroundings, folder)).collect()
     }
 
     fn record_options(&self) -> Result<RecordOptions, String> {
@@ -221,7 +221,7 @@ impl Attempt<'_> {
 
     fn record(
         &self,
-        beside: &mut [Beside],
+        beside: &mut [BackgroundProcess],
         stop: &AtomicBool,
         phase: &mut dyn FnMut(Phase),
     ) -> Result<Recorded, NotRecorded> {
@@ -235,7 +235,7 @@ impl Attempt<'_> {
             }
             if checked.elapsed() >= CHECK {
                 checked = Instant::now();
-                ended = beside.iter_mut().find_map(Beside::why_ended);
+                ended = beside.iter_mut().find_map(BackgroundProcess::why_ended);
             }
             match ended {
                 Some(_) => ControlFlow::Break(()),
@@ -269,8 +269,8 @@ impl Attempt<'_> {
     }
 }
 
-fn all_run(beside: &mut [Beside]) -> Result<(), String> {
-    beside.iter_mut().find_map(Beside::why_ended).map_or(Ok(()), Err)
+fn all_run(beside: &mut [BackgroundProcess]) -> Result<(), String> {
+    beside.iter_mut().find_map(BackgroundProcess::why_ended).map_or(Ok(()), Err)
 }
 
 /// An error together with its causes, as a string.

@@ -17,9 +17,9 @@ const WARM_UP: u32 = 8;
 /// Reciprocal of a new offset's weight in the mean size.
 const WEIGHT: Ns = 64;
 /// Minimum mean size, ns, so that noise of a quiet clock is not an event.
-const LEAST_MEAN: Ns = 25;
+const MIN_MEAN: Ns = 25;
 /// Minimum mean size for the system clock, which is read by software, ns.
-const LEAST_SYSTEM_MEAN: Ns = 200;
+const MIN_SYSTEM_MEAN: Ns = 200;
 /// Size beyond which a single offset is an event, in mean sizes.
 const SINGLE: Ns = 40;
 /// Size beyond which two successive offsets are an event, in mean sizes.
@@ -209,13 +209,13 @@ pub struct EventDetector {
 }
 
 /// Collects the events of one report.
-struct Found<'a> {
+struct EventCollector<'a> {
     at: Ns,
     events: &'a mut u32,
     all: Vec<SyncEvent>,
 }
 
-impl Found<'_> {
+impl EventCollector<'_> {
     fn begin(&mut self, kind: SyncEventKind, clock: &str, from_ns: Ns, text: String) -> SyncEvent {
         *self.events = self.events.saturating_add(1);
         let (number, noticed_ns) = (*self.events, self.at);
@@ -237,12 +237,12 @@ impl EventDetector {
 
     /// Adds a report. Returns the events that begin and those that end.
     pub fn observe(&mut self, report: &ClockReport) -> Vec<SyncEvent> {
-        let mut found = Found { at: report.monotonic_ns, events: &mut self.events, all: Vec::new() };
+        let mut found = EventCollector { at: report.monotonic_ns, events: &mut self.events, all: Vec::new() };
         for instance in &report.ptp {
-            let track = self.ptp.entry((instance.identity, instance.domain)).or_insert_with(|| Track::new(LEAST_MEAN));
+            let track = self.ptp.entry((instance.identity, instance.domain)).or_insert_with(|| Track::new(MIN_MEAN));
             observe_ptp(track, instance, &mut found);
         }
-        let system = self.system.get_or_insert_with(|| Track::new(LEAST_SYSTEM_MEAN));
+        let system = self.system.get_or_insert_with(|| Track::new(MIN_SYSTEM_MEAN));
         let tie = ClockTie {
             monotonic_ns: report.monotonic_ns,
             realtime_ns: report.utc_ns,
@@ -282,7 +282,7 @@ impl EventDetector {
     }
 }
 
-fn observe_ptp(track: &mut Track, now: &PtpInstance, found: &mut Found<'_>) {
+fn observe_ptp(track: &mut Track, now: &PtpInstance, found: &mut EventCollector<'_>) {
     let clock = now.clock();
     let before = std::mem::replace(&mut track.seen_ns, found.at);
     track.silent = if now.is_silent { track.silent.saturating_add(1) } else { 0 };
@@ -358,7 +358,7 @@ fn observe_ptp(track: &mut Track, now: &PtpInstance, found: &mut Found<'_>) {
     close(track, found, measures);
 }
 
-fn add_offset(track: &mut Track, offset: Ns, before: Ns, clock: &str, found: &mut Found<'_>) {
+fn add_offset(track: &mut Track, offset: Ns, before: Ns, clock: &str, found: &mut EventCollector<'_>) {
     let mean = track.offsets.mean();
     if let Some((kind, from)) = track.offsets.add(found.at, offset) {
         // A step or swing during another event is part of that event.
@@ -371,7 +371,7 @@ fn add_offset(track: &mut Track, offset: Ns, before: Ns, clock: &str, found: &mu
 }
 
 /// Reports an event, unless one of the same kind is still open.
-fn open(track: &mut Track, found: &mut Found<'_>, kind: SyncEventKind, clock: &str, from: Ns, text: String) {
+fn open(track: &mut Track, found: &mut EventCollector<'_>, kind: SyncEventKind, clock: &str, from: Ns, text: String) {
     if track.open.iter().all(|event| event.kind != kind) {
         let from = if from == 0 { found.at } else { from };
         let event = found.begin(kind, clock, from, text);
@@ -382,7 +382,7 @@ fn open(track: &mut Track, found: &mut Found<'_>, kind: SyncEventKind, clock: &s
 
 /// Closes the open events once the clock's offset has been stable again, provided that its offset is still measured
 /// (`is_kept`).
-fn close(track: &mut Track, found: &mut Found<'_>, is_kept: bool) {
+fn close(track: &mut Track, found: &mut EventCollector<'_>, is_kept: bool) {
     let is_quiet = track.offsets.is_calm();
     let since = track.offsets.calm_since;
     if is_kept && is_quiet {
@@ -397,7 +397,7 @@ fn observe_system(
     report: &ClockReport,
     last_update: &mut Option<(Ns, Ns)>,
     source: &mut Option<(String, String)>,
-    found: &mut Found<'_>,
+    found: &mut EventCollector<'_>,
 ) {
     let before = std::mem::replace(&mut track.seen_ns, found.at);
     let Some(link) = report.links.first() else { return };

@@ -9,9 +9,9 @@ use latpath_net::MacvtapMode;
 /// Maximum length of a topology's or guest's name, which becomes part of file names and QEMU options.
 const MAX_NAME: usize = 32;
 /// Maximum number of guests.
-const MOST_GUESTS: usize = 64;
+const MAX_GUESTS: usize = 64;
 /// Maximum number of queues per device (MAX_TAP_QUEUES).
-const MOST_QUEUES: u32 = 256;
+const MAX_QUEUES: u32 = 256;
 
 impl Topology {
     /// Checks for values that parse but cannot work.
@@ -76,7 +76,7 @@ impl Topology {
                 let what = if passthru { "macvtap in passthru mode" } else { "xdp, which learns no addresses," };
                 return Err(fail("guest", format!("{what} carries one guest; use the way bridge for several")));
             }
-            n if n > MOST_GUESTS => return Err(fail("guest", format!("at most {MOST_GUESTS} guests"))),
+            n if n > MAX_GUESTS => return Err(fail("guest", format!("at most {MAX_GUESTS} guests"))),
             _ => {}
         }
         let names: Vec<_> = self.guests.iter().map(|guest| ("guest.name".to_owned(), guest.name.clone())).collect();
@@ -88,8 +88,8 @@ impl Topology {
             if let Some(why) = not_a_name(&guest.name) {
                 return Err(fail(&key("name"), why));
             }
-            if !(1..=MOST_QUEUES).contains(&guest.queues) {
-                return Err(fail(&key("queues"), format!("1 to {MOST_QUEUES} queues")));
+            if !(1..=MAX_QUEUES).contains(&guest.queues) {
+                return Err(fail(&key("queues"), format!("1 to {MAX_QUEUES} queues")));
             }
             if guest.mac.as_deref().is_some_and(|text| mac(text).is_none()) {
                 return Err(fail(&key("mac"), "write the address of one device, as 52:54:00:01:02:03".into()));

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Maximum size of a topology file, bytes.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// A way from the wire into a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -311,7 +311,7 @@ impl Topology {
     pub fn read(path: &Path) -> Result<Self> {
         let unreadable = |source| Error::Unreadable { path: path.into(), source };
         let mut text = String::new();
-        fs::File::open(path).map_err(unreadable)?.take(MOST_BYTES).read_to_string(&mut text).map_err(unreadable)?;
+        fs::File::open(path).map_err(unreadable)?.take(MAX_BYTES).read_to_string(&mut text).map_err(unreadable)?;
         Self::parse(path, &text)
     }
 

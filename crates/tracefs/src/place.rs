@@ -15,7 +15,7 @@ use std::{
 };
 
 /// Maximum number of this process's ancestors that are examined.
-const MOST_ANCESTORS: usize = 64;
+const MAX_ANCESTORS: usize = 64;
 
 /// An open tracefs.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ fn is_tracefs(directory: &OwnedFd) -> bool {
 fn ancestors() -> impl Iterator<Item = u32> {
     let root = Root::of(Path::new("/"));
     let parent = move |pid: &u32| Some(Stat::read(&root, &format!("proc/{pid}"))?.parent).filter(|pid| *pid != 0);
-    std::iter::successors(parent(&std::process::id()), parent).take(MOST_ANCESTORS)
+    std::iter::successors(parent(&std::process::id()), parent).take(MAX_ANCESTORS)
 }
 
 /// The places where tracefs is mounted with its root directory, as seen by a process.

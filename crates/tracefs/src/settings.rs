@@ -12,7 +12,7 @@ use std::{
 };
 
 /// Maximum number of events matched by a pattern; no system has as many.
-const MOST_EVENTS: usize = 4096;
+const MAX_EVENTS: usize = 4096;
 
 /// Changes the settings of an instance, and records the old values.
 pub(crate) struct Settings<'a> {
@@ -110,7 +110,7 @@ impl Settings<'_> {
         let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
         let names = entries.map(|e| (e.path(), e.file_name().to_string_lossy().into_owned()));
         let fit = |(path, name): &(PathBuf, String)| name.starts_with(prefix) && path.join("enable").exists();
-        let mut events: Vec<_> = names.filter(fit).map(|(_, name)| name).take(MOST_EVENTS).collect();
+        let mut events: Vec<_> = names.filter(fit).map(|(_, name)| name).take(MAX_EVENTS).collect();
         events.sort_unstable();
         events
     }

@@ -6,7 +6,7 @@ mod slots;
 
 pub use clock::ArrivalClock;
 pub use send_time::{BadSendTime, SendTime};
-pub use slots::{SlotClass, SlotCounts, SlotRule, MOST_CYCLES};
+pub use slots::{SlotClass, SlotCounts, SlotRule, MAX_CYCLES};
 
 use latpath_histogram::Histogram;
 use latpath_model::Ns;

@@ -10,7 +10,7 @@ use latpath_wire::Received;
 use std::collections::HashMap;
 
 /// Maximum number of streams listed; frames of further streams are only counted.
-const MOST: usize = 4096;
+const MAX: usize = 4096;
 
 /// A stream in traffic.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ impl Discovery {
         let tag = header.tags().last().copied().or(stripped);
         for found in found {
             let exact = (StreamSpec::exact(found.stream, header.dst, tag.map(Tag::vlan)), interface);
-            if self.streams.len() >= MOST && !self.streams.contains_key(&exact) {
+            if self.streams.len() >= MAX && !self.streams.contains_key(&exact) {
                 self.beyond += 1;
                 continue;
             }
@@ -141,7 +141,7 @@ impl Discovery {
     /// Adds the streams found on another device, as streams of this interface.
     pub fn add(&mut self, other: Self, interface: usize) {
         for ((stream, _), found) in other.streams {
-            if self.streams.len() >= MOST {
+            if self.streams.len() >= MAX {
                 self.beyond += found.frames;
                 continue;
             }

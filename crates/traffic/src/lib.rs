@@ -28,7 +28,7 @@ mod wire_times;
 
 pub use arrivals::{
     ArrivalClock, ArrivalOptions, Arrivals, BadSendTime, LateFrame, SendTime, SlotClass, SlotCounts, SlotRule,
-    MOST_CYCLES,
+    MAX_CYCLES,
 };
 pub use capture::{
     is_capture, CaptureError, CaptureFile, Interface, InterfaceChoice, Packet, Record, Selection, SeveralInterfaces,

@@ -5,7 +5,7 @@ use latpath_wire::{DeviceError, PacketSocket, TxStampCounts};
 use std::io::IoSlice;
 
 /// Maximum number of frames per system call.
-const MOST: usize = 64;
+const MAX: usize = 64;
 
 /// The device or devices that send frames.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Output {
         Ok(())
     }
 
-    /// Sends the first of these frames: as many as one system call accepts or, for redundant networks, up to [`MOST`]
+    /// Sends the first of these frames: as many as one system call accepts or, for redundant networks, up to [`MAX`]
     /// with their copies. If one LAN is down, only its copies are lost.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Output {
     /// another error.
     pub(crate) fn send<'a>(&mut self, frames: impl Iterator<Item = &'a Outgoing> + Clone) -> Result<Sent, DeviceError> {
         let fill = |bytes: fn(&'a Outgoing) -> &'a [u8]| {
-            let mut slices: [IoSlice<'a>; MOST] = std::array::from_fn(|_| IoSlice::new(&[]));
+            let mut slices: [IoSlice<'a>; MAX] = std::array::from_fn(|_| IoSlice::new(&[]));
             let ready = slices.iter_mut().zip(frames.clone()).map(|(slice, frame)| *slice = IoSlice::new(bytes(frame)));
             let ready = ready.count();
             (slices, ready)

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Maximum length to which a truncated frame is padded, bytes; no device sends longer frames.
 const LONGEST_FRAME: usize = 1 << 16;
 /// Maximum total size of the frames, bytes.
-const MOST_BYTES: usize = 1 << 30;
+const MAX_BYTES: usize = 1 << 30;
 
 /// Why a capture cannot be replayed.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +131,7 @@ impl Replay {
             // Times in a capture may go back: a frame that is out of order is due together with the previous one.
             let due = due.max(replay.frames.last().map_or(0, |f| f.due));
             replay.take(due, &packet, wrap, &mut by_name);
-            if replay.bytes.len() > MOST_BYTES {
+            if replay.bytes.len() > MAX_BYTES {
                 return Err(ReplayError::TooLarge(path.into()));
             }
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Maximum time between two checks whether the receiver is to stop.
 const CHECK: Duration = Duration::from_millis(100);
 /// Maximum length of a datagram, bytes.
-const MOST_BYTES: usize = 1 << 16;
+const MAX_BYTES: usize = 1 << 16;
 
 /// Options of [`send_udp_stream`].
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +125,7 @@ fn is_refused(error: &io::Error) -> bool {
 pub fn receive_udp_stream(at: SocketAddr, stop: &AtomicBool) -> io::Result<UdpStreamed> {
     let socket = UdpSocket::bind(at)?;
     socket.set_read_timeout(Some(CHECK))?;
-    let (mut buffer, mut received, began) = (vec![0; MOST_BYTES], UdpStreamed::default(), monotonic());
+    let (mut buffer, mut received, began) = (vec![0; MAX_BYTES], UdpStreamed::default(), monotonic());
     while !stop.load(Ordering::Relaxed) {
         match socket.recv(&mut buffer) {
             Ok(bytes) => (received.packets, received.bytes) = (received.packets + 1, received.bytes + bytes as u64),

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Maximum number of frames that wait for readings of the NIC's clock; further frames are skipped.
-const MOST_WAITING: usize = 1 << 20;
+const MAX_WAITING: usize = 1 << 20;
 /// Pause before each of the final readings.
 const LAST_PAUSE: Duration = Duration::from_millis(1);
 
@@ -101,7 +101,7 @@ impl<K> WireTimes<K> {
     pub fn push(&mut self, stream: K, nic: Option<Ns>, arrival: Option<Ns>) {
         match nic.zip(arrival) {
             None => self.counts.unstamped += 1,
-            Some(_) if self.waiting.len() == MOST_WAITING => self.counts.skipped += 1,
+            Some(_) if self.waiting.len() == MAX_WAITING => self.counts.skipped += 1,
             Some((nic, arrival)) => {
                 self.waiting.push_back(Waiting { stream, nic, had: self.monotonic.of(arrival) });
             }

@@ -56,7 +56,7 @@ mod tests {
     use crate::plan::{Later, Planned, PlannedPlace};
     use crate::tuning::{AppliedStep, StopCause, Stopped};
     use crate::watch::Effect;
-    use latpath_settings::{Address, BootState, Disturbs, Lasts, Setting, Writable};
+    use latpath_settings::{Address, BootState, Disturbance, Persistence, Setting, Writable};
     use latpath_testkit::misfits;
 
     /// Prints a document, checks it against its schema, and reads it back.
@@ -81,8 +81,8 @@ mod tests {
             setting: Setting::Swappiness,
             to: "10".into(),
             places: vec![place],
-            disturbs: Disturbs::Nothing,
-            lasts: Lasts::Reboot,
+            disturbs: Disturbance::Nothing,
+            lasts: Persistence::Reboot,
             why: String::new(),
             source: String::new(),
         }

@@ -6,7 +6,9 @@ use crate::profile::{Line, Profile};
 use crate::selector::{Places, Selector};
 use crate::variables::{Variables, BUILT_IN};
 use latpath_linux::Cpus;
-use latpath_settings::{Address, BootState, Disturbs, Lasts, Located, NextBoot, Owner, Owners, Setting, Writable};
+use latpath_settings::{
+    Address, BootState, Disturbance, Located, NextBoot, Owner, Owners, Persistence, Setting, Writable,
+};
 use latpath_vms::Role;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -55,9 +57,9 @@ pub struct Planned {
     /// The places.
     pub places: Vec<PlannedPlace>,
     /// How much the change disturbs traffic.
-    pub disturbs: Disturbs,
+    pub disturbs: Disturbance,
     /// How long the value lasts.
-    pub lasts: Lasts,
+    pub lasts: Persistence,
     /// The reason.
     pub why: String,
     /// Who recommends it.
@@ -190,7 +192,7 @@ mod setting_id {
 }
 
 /// The value that a line requests at a place.
-struct Wanted<'a> {
+struct RequestedValue<'a> {
     line: &'a Line,
     place: &'a Located,
     value: String,
@@ -275,8 +277,8 @@ fn wanted<'a>(
     machine: &Machine,
     places: &'a Places,
     skipped: &mut Vec<Skipped>,
-) -> Vec<Wanted<'a>> {
-    let mut all: Vec<Wanted> = Vec::new();
+) -> Vec<RequestedValue<'a>> {
+    let mut all: Vec<RequestedValue> = Vec::new();
     let mut known: BTreeMap<(Setting, &Address), usize> = BTreeMap::new();
     let mut free = FreeCpus::of(machine, variables);
     for line in &profile.lines {
@@ -322,7 +324,7 @@ fn wanted<'a>(
                     count += 1;
                     free.take(&line.value, &value, accepted);
                     let is_met = accepted || line.setting.is_met(&place.value, &value);
-                    let one = Wanted { line, place, value, is_met };
+                    let one = RequestedValue { line, place, value, is_met };
                     match known.insert((line.setting, &place.address), all.len()) {
                         Some(earlier) => {
                             known.insert((line.setting, &place.address), earlier);
@@ -379,7 +381,7 @@ impl FreeCpus {
     }
 }
 
-fn later(one: &Wanted, writable: Writable, state: Option<BootState>) -> Later {
+fn later(one: &RequestedValue, writable: Writable, state: Option<BootState>) -> Later {
     Later {
         setting: one.line.setting,
         target: one.place.target.clone(),
@@ -395,7 +397,7 @@ fn later(one: &Wanted, writable: Writable, state: Option<BootState>) -> Later {
 
 impl Plan {
     /// Adds a change; if the last step has the same setting and value, the change joins that step.
-    fn add(&mut self, one: &Wanted, owners: &Owners) {
+    fn add(&mut self, one: &RequestedValue, owners: &Owners) {
         let (setting, info) = (one.line.setting, one.line.setting.info());
         let place = PlannedPlace {
             target: one.place.target.clone(),
@@ -406,8 +408,9 @@ impl Plan {
             owners: owners.of(setting, &one.place.target).into_iter().cloned().collect(),
         };
         // Each link flap is a separate step.
-        let joins =
-            |step: &&mut Planned| step.setting == setting && step.to == one.value && info.disturbs < Disturbs::LinkFlap;
+        let joins = |step: &&mut Planned| {
+            step.setting == setting && step.to == one.value && info.disturbs < Disturbance::LinkFlap
+        };
         match self.steps.last_mut().filter(joins) {
             Some(step) => step.places.push(place),
             None => self.steps.push(Planned {
@@ -428,8 +431,8 @@ impl Plan {
         if self.of.is_ordered {
             return;
         }
-        let flaps = self.steps.iter().any(|step| step.disturbs == Disturbs::LinkFlap);
-        let is_reset = |step: &Planned| flaps && step.lasts.is_reset_by_flap() && step.disturbs < Disturbs::LinkFlap;
+        let flaps = self.steps.iter().any(|step| step.disturbs == Disturbance::LinkFlap);
+        let is_reset = |step: &Planned| flaps && step.lasts.is_reset_by_flap() && step.disturbs < Disturbance::LinkFlap;
         self.steps.sort_by_key(|step| (is_reset(step), step.disturbs));
     }
 

@@ -8,7 +8,7 @@ use crate::profile::{Profile, ProfileError};
 use crate::selector::Places;
 use crate::undo::{change, located, Change, Tunings};
 use crate::watch::Watch;
-use latpath_settings::{Disturbs, Identity, Lasts, Setting, Writable, WriteError};
+use latpath_settings::{Disturbance, Identity, Persistence, Setting, Writable, WriteError};
 use latpath_undo::{Entry, Journal, Lifetime, Outcome, Undo};
 pub use outcome::{Applied, AppliedStep, ApplyOptions, Drift, Progress, StopCause, Stopped, TuneError, Tuned};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PENDING: &str = ".pending";
 /// Maximum number of plans per apply: the first, and further ones for settings that the steps of the previous one
 /// reset.
-const MOST_ROUNDS: usize = 3;
+const MAX_ROUNDS: usize = 3;
 
 /// Applies, undoes and verifies tunings of a machine.
 pub struct Tuning<'a> {
@@ -135,7 +135,7 @@ impl<'a> Tuning<'a> {
     ) -> Result<Option<Stopped>, TuneError> {
         let mut next = Some(first.clone());
         let (mut refused, mut saved_devices) = (Vec::new(), BTreeMap::new());
-        for round in 0..MOST_ROUNDS {
+        for round in 0..MAX_ROUNDS {
             let Some(plan_of_round) = next.take() else { break };
             // Owners are identified before the steps, because a step may move a device to another namespace, which
             // changes its interrupts' numbers.
@@ -167,7 +167,7 @@ impl<'a> Tuning<'a> {
                 }
             }
             let again = self.what_was_reset(&plan_of_round, &refused)?;
-            if !again.steps.is_empty() && round + 1 < MOST_ROUNDS {
+            if !again.steps.is_empty() && round + 1 < MAX_ROUNDS {
                 report(Progress::Again(again.changes()));
                 next = Some(again);
             }
@@ -200,7 +200,7 @@ impl<'a> Tuning<'a> {
         let is_move = step.setting == Setting::DeviceNamespace;
         let devices: Vec<&str> = step.places.iter().filter_map(|place| place.address.device()).collect();
         let is_saved = |device: &&str| saved_devices.get(*device).is_some_and(|with_move| *with_move >= is_move);
-        if step.disturbs != Disturbs::LinkFlap || devices.iter().all(is_saved) {
+        if step.disturbs != Disturbance::LinkFlap || devices.iter().all(is_saved) {
             return Ok(());
         }
         let machine = self.machine.again();
@@ -208,7 +208,7 @@ impl<'a> Tuning<'a> {
         let places = Places::of(&machine, &source, &plan.variables);
         for place in &places.all {
             let lasts = place.setting.info().lasts;
-            let is_reset = lasts == Lasts::LinkDown || lasts == Lasts::Move && is_move;
+            let is_reset = lasts == Persistence::LinkDown || lasts == Persistence::Move && is_move;
             let is_its = || places.interface_of(place).is_some_and(|device| devices.contains(&device));
             if !is_reset || place.setting == step.setting || place.setting.writable() != Writable::Now || !is_its() {
                 continue;

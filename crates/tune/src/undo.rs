@@ -2,14 +2,14 @@
 
 use crate::plan::at;
 use crate::variables::Variables;
-use latpath_settings::{Address, Disturbs, Identity, Located, Setting, Source, Writable, WriteError};
+use latpath_settings::{Address, Disturbance, Identity, Located, Setting, Source, Writable, WriteError};
 use latpath_undo::{Kind, Outcome, Undo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Maximum number of passes per undo: restoring a value that flaps a link resets other values of the device.
-const MOST_PASSES: usize = 4;
+const MAX_PASSES: usize = 4;
 
 /// A step of a tuning's journal entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ impl Undo for Tunings {
             }
         }
         let mut flapped = false;
-        for pass in 0..MOST_PASSES {
+        for pass in 0..MAX_PASSES {
             let source = self.source();
             let mut is_again = false;
             for one in all.iter_mut().filter(|one| !matches!(one.end, End::LeftAlone(_))) {
@@ -129,7 +129,7 @@ impl Undo for Tunings {
                 one.end = restore(&source, one, is_reset);
                 if let (End::Unchanged, End::Restored(_)) = (&one.end, &before) {
                     one.end = before;
-                } else if matches!(one.end, End::Restored(_)) && one.setting.info().disturbs == Disturbs::LinkFlap {
+                } else if matches!(one.end, End::Restored(_)) && one.setting.info().disturbs == Disturbance::LinkFlap {
                     (flapped, is_again) = (true, true);
                 }
             }

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 const FOLDER: &str = "LATPATH_TEST_FOLDER";
 const PROFILE: &str = "LATPATH_TEST_PROFILE";
 /// Maximum number of file-changing calls per apply: with more, the test fails instead of never ending.
-const MOST_CALLS: usize = 4096;
+const MAX_CALLS: usize = 4096;
 
 fn main() -> ExitCode {
     if let (Ok(folder), Ok(profile)) = (std::env::var(FOLDER), std::env::var(PROFILE)) {
@@ -65,7 +65,7 @@ fn victim(folder: &Path, profile: &str) {
 }
 
 fn every_call(profile: &str) -> Result<(), Failed> {
-    for calls in 0..MOST_CALLS {
+    for calls in 0..MAX_CALLS {
         // In memory, because syncing thousands of journals to a disk would take minutes.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
         let root = folder.path().join("root");
@@ -90,7 +90,7 @@ fn every_call(profile: &str) -> Result<(), Failed> {
             return if calls > 30 { Ok(()) } else { Err(format!("only {calls} calls change a file").into()) };
         }
     }
-    Err(format!("an apply has more than {MOST_CALLS} calls").into())
+    Err(format!("an apply has more than {MAX_CALLS} calls").into())
 }
 
 /// Runs an apply, and kills it before its file-changing call number `calls`, from 0; returns false if it ended earlier.

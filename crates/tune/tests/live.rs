@@ -86,12 +86,12 @@ fn undo(journal: &Path, device: &str) -> Result<Vec<String>> {
 }
 
 /// Kills this process after the step with index `at`.
-struct Kills {
+struct KillAt {
     at: usize,
     seen: usize,
 }
 
-impl Watch for Kills {
+impl Watch for KillAt {
     fn begin(&mut self) -> std::result::Result<(), String> {
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Watch for Kills {
 }
 
 fn apply_and_be_killed(journal: &Path, device: &str, step: &str) -> Result {
-    apply(journal, device, None, &mut Kills { at: step.parse()?, seen: 0 }).map(drop)
+    apply(journal, device, None, &mut KillAt { at: step.parse()?, seen: 0 }).map(drop)
 }
 
 /// A namespace with a veth pair; the first end is up, and has an address, a neighbour and a queueing discipline.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{differences, guest, lay_out, snapshot, variables, VCPUS, VHOST};
-use latpath_settings::{BootState, Disturbs, Setting, Writable};
+use latpath_settings::{BootState, Disturbance, Setting, Writable};
 use latpath_tune::{
     export, plan, Applied, ApplyOptions, Effect, Format, Machine, NoWatch, Plan, PlanError, Planned, Profile,
     TuneError, Tuning, Tunings, Variables, Watch,
@@ -55,12 +55,12 @@ impl Bench {
 }
 
 /// Reports a lost packet at this step.
-struct Loses {
+struct LostPacketAt {
     at: usize,
     seen: usize,
 }
 
-impl Watch for Loses {
+impl Watch for LostPacketAt {
     fn begin(&mut self) -> Result<(), String> {
         Ok(())
     }
@@ -100,8 +100,8 @@ fn a_plan_has_what_differs_what_is_met_and_what_needs_more_than_a_write() {
     assert_eq!(module.writable, Writable::ModuleLoad);
     let vm = plan.later.iter().find(|later| later.setting == Setting::VmMemoryLocked).unwrap();
     assert_eq!((vm.target.as_str(), vm.writable), ("guest7", Writable::VmStart));
-    let ranks: Vec<Disturbs> = plan.steps.iter().map(|step| step.disturbs).collect();
-    let flap = ranks.iter().position(|rank| *rank == Disturbs::LinkFlap).unwrap();
+    let ranks: Vec<Disturbance> = plan.steps.iter().map(|step| step.disturbs).collect();
+    let flap = ranks.iter().position(|rank| *rank == Disturbance::LinkFlap).unwrap();
     assert!(ranks[..flap].is_sorted(), "{ranks:?}");
     let affinity = plan.steps.iter().position(|step| step.setting == Setting::IrqAffinity).unwrap();
     assert!(affinity > flap, "a flap resets the affinity");
@@ -233,7 +233,7 @@ fn a_step_that_disturbs_ends_and_reverts_the_change_unless_it_is_forced() {
     let before = snapshot(bench.folder.path());
     let plan = bench.plan("sv-hypervisor");
     for at in 0..plan.steps.len() {
-        let applied = bench.apply(&plan, &mut Loses { at, seen: 0 }, ApplyOptions::default());
+        let applied = bench.apply(&plan, &mut LostPacketAt { at, seen: 0 }, ApplyOptions::default());
         let stopped = applied.stopped.unwrap();
         assert_eq!((stopped.why.as_str(), stopped.step), ("1 packet was lost", plan.steps[at].name()));
         assert_eq!((applied.steps.len(), applied.not_reverted.len()), (at + 1, 0));
@@ -241,7 +241,7 @@ fn a_step_that_disturbs_ends_and_reverts_the_change_unless_it_is_forced() {
         assert!(bench.tuning().applied().unwrap().is_empty());
     }
     let force = ApplyOptions { force: true, ..ApplyOptions::default() };
-    let applied = bench.apply(&plan, &mut Loses { at: 3, seen: 0 }, force);
+    let applied = bench.apply(&plan, &mut LostPacketAt { at: 3, seen: 0 }, force);
     assert_eq!((applied.stopped, applied.steps.len()), (None, plan.steps.len()));
     assert_eq!(applied.steps[3].effect.as_ref().unwrap().lost, 1);
 }
@@ -343,15 +343,15 @@ fn a_thread_that_has_ended_since_is_not_looked_for() {
 }
 
 /// Resets an interrupt of eth0 to its default affinity when the link flaps, as drivers do.
-struct Flaps<'a>(&'a Path);
+struct LinkFlap<'a>(&'a Path);
 
-impl Watch for Flaps<'_> {
+impl Watch for LinkFlap<'_> {
     fn begin(&mut self) -> Result<(), String> {
         Ok(())
     }
 
     fn settle(&mut self, step: &Planned) -> Result<Option<Effect>, String> {
-        if step.disturbs == Disturbs::LinkFlap {
+        if step.disturbs == Disturbance::LinkFlap {
             fs::write(self.0.join("proc/irq/45/smp_affinity_list"), "0-3\n").unwrap();
         }
         Ok(None)
@@ -363,8 +363,8 @@ fn what_a_flap_of_the_link_resets_is_set_again() {
     let bench = Bench::new();
     let before = snapshot(bench.folder.path());
     let plan = bench.plan("sv-hypervisor");
-    assert!(plan.steps.iter().any(|step| step.disturbs == Disturbs::LinkFlap));
-    let applied = bench.apply(&plan, &mut Flaps(bench.folder.path()), ApplyOptions::default());
+    assert!(plan.steps.iter().any(|step| step.disturbs == Disturbance::LinkFlap));
+    let applied = bench.apply(&plan, &mut LinkFlap(bench.folder.path()), ApplyOptions::default());
     assert_eq!(applied.stopped, None);
     assert_eq!(bench.read("proc/irq/45/smp_affinity_list"), "1");
     bench.tuning().undo("sv-hypervisor").unwrap();
@@ -398,7 +398,7 @@ proptest! {
             let name = *applied.last().unwrap_or(&names[profile]);
             let variables = Variables { isolated: format!("{isolated}-3").parse().ok(), ..variables() };
             let plan = plan(&Profile::named(name).unwrap(), &variables, &bench.machine.again()).unwrap();
-            let mut watch = Loses { at: if disturbed { 5 } else { usize::MAX }, seen: 0 };
+            let mut watch = LostPacketAt { at: if disturbed { 5 } else { usize::MAX }, seen: 0 };
             let done = bench.apply(&plan, &mut watch, ApplyOptions::default());
             if done.stopped.is_none() {
                 applied.push(name);

@@ -1,7 +1,7 @@
 //! The entry of a subject, as used by a process that changes it.
 
 use crate::{
-    journal::{Journal, Turn},
+    journal::{Journal, LockedJournal},
     record::{line, Header, Record},
     Error, Lifetime, Outcome, Owner, Result, Undo,
 };
@@ -69,7 +69,7 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
     ///
     /// # Errors
     /// As for [`Entry::add`].
-    pub fn add_within(&mut self, turn: &Turn, step: S) -> Result<()> {
+    pub fn add_within(&mut self, turn: &LockedJournal, step: S) -> Result<()> {
         let text = line(&step).map_err(|e| self.failed(e))?;
         let is_there = turn.append(&self.name(), &text)?;
         self.steps.push(step);
@@ -98,7 +98,7 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
     ///
     /// # Errors
     /// The entry cannot be written.
-    pub fn join(&mut self, turn: &Turn) -> Result<()> {
+    pub fn join(&mut self, turn: &LockedJournal) -> Result<()> {
         self.header.owners.retain(Owner::is_alive);
         self.header.owners.push(Owner::this());
         turn.write(&self.record(&self.steps)?)
@@ -144,7 +144,7 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
 
     /// Reads the entry again, because other processes may have added steps or removed its file, and removes one of this
     /// process's shares.
-    fn give_up(&mut self, turn: &Turn) -> Result<()> {
+    fn give_up(&mut self, turn: &LockedJournal) -> Result<()> {
         match turn.read(&self.name())? {
             Some(entry) => *self = entry,
             None => self.header.owners.clear(),
@@ -163,7 +163,7 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
     ///
     /// # Errors
     /// An entry cannot be read or written.
-    pub fn keep_as(self, turn: &Turn, subject: &str) -> Result<()> {
+    pub fn keep_as(self, turn: &LockedJournal, subject: &str) -> Result<()> {
         let own = self.name();
         let header = Header { subject: subject.into(), lifetime: Lifetime::Request, owners: Vec::new(), ..self.header };
         let kept = Self { header, ..self };

@@ -53,7 +53,7 @@ impl Journal {
     ///
     /// # Errors
     /// The directory cannot be created or belongs to another user, or another process holds the lock for too long.
-    pub fn turn(&self) -> Result<Turn> {
+    pub fn turn(&self) -> Result<LockedJournal> {
         let failed = |source| Error::Folder { path: self.0.clone(), source };
         // Only the machine's own journal is below a directory that latpath creates.
         if let Some(above) = self.0.parent().filter(|above| *above == Path::new(RUN_DIRECTORY)) {
@@ -65,7 +65,7 @@ impl Journal {
         let limit = Instant::now() + PATIENCE;
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => return Ok(Turn { journal: self.clone(), directory, lock }),
+                Ok(lock) => return Ok(LockedJournal { journal: self.clone(), directory, lock }),
                 Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < limit => file = back,
                 Err((_, Errno::EWOULDBLOCK)) => {
                     return Err(Error::Locked { path: self.0.clone(), seconds: PATIENCE.as_secs() })
@@ -114,13 +114,13 @@ impl Journal {
 }
 
 /// The locked journal; no other process can change it.
-pub struct Turn {
+pub struct LockedJournal {
     journal: Journal,
     directory: Directory,
     lock: Flock<File>,
 }
 
-impl Turn {
+impl LockedJournal {
     /// The entry of a subject, if a running process needs it or its lifetime is longer than its processes'. The caller
     /// does not have a share in it yet. An entry that is no longer needed is undone, and not returned.
     ///

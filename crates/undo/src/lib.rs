@@ -38,7 +38,7 @@ mod record;
 
 pub use entry::Entry;
 pub use error::{Error, Result};
-pub use journal::{Journal, Turn};
+pub use journal::{Journal, LockedJournal};
 pub use kinds::{Kind, Outcome, Undo, Undoer};
 pub use owner::Owner;
 pub use record::{Header, Lifetime};

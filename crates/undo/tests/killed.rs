@@ -2,7 +2,7 @@
 //! from other boots.
 
 use latpath_testkit::{equal, trial, Failed};
-use latpath_undo::{Entry, Journal, Kind, Lifetime, Outcome, Owner, Turn, Undo, Undoer};
+use latpath_undo::{Entry, Journal, Kind, Lifetime, LockedJournal, Outcome, Owner, Undo, Undoer};
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 use std::{
@@ -344,7 +344,7 @@ fn tried_again() -> Test {
     machine.left()?;
     let said = machine.journal().sweep(&[&Stuck as &dyn Undoer]);
     equal("said", said, vec!["lab setting: left by a latpath that was killed; it is stuck".to_owned()])?;
-    let stuck = |turn: &Turn| turn.needed(&Stuck, SUBJECT).map(|_| ()).unwrap_err().to_string();
+    let stuck = |turn: &LockedJournal| turn.needed(&Stuck, SUBJECT).map(|_| ()).unwrap_err().to_string();
     equal("it cannot be changed again", stuck(&machine.journal().turn()?).contains("it is stuck"), true)?;
     equal("swept", machine.sweep().len(), 1)?;
     equal("value", machine.value().as_str(), "old")

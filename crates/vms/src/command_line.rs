@@ -5,7 +5,7 @@ use crate::text::plain;
 use serde_json::Value;
 
 /// Maximum number of options of one kind.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
@@ -69,9 +69,9 @@ impl Values {
                     Value::Bool(on) => if on { "on" } else { "off" }.into(),
                     other => other.to_string(),
                 };
-                Self(object.into_iter().take(MOST).map(|(key, value)| (key, text(value))).collect())
+                Self(object.into_iter().take(MAX).map(|(key, value)| (key, text(value))).collect())
             }
-            _ => Self(commas(text).into_iter().take(MOST).map(|part| pair(&part)).collect()),
+            _ => Self(commas(text).into_iter().take(MAX).map(|part| pair(&part)).collect()),
         }
     }
 
@@ -96,7 +96,7 @@ pub fn qemu_options(text: &str) -> Vec<(String, Vec<(String, String)>)> {
     while let Some(word) = words.next() {
         let Some(option) = word.strip_prefix("--").or(word.strip_prefix('-')) else { continue };
         let value = words.next_if(|value| !value.starts_with('-')).unwrap_or_default();
-        if found.len() < MOST && !value.is_empty() {
+        if found.len() < MAX && !value.is_empty() {
             let pairs = Values::parse(value).0;
             found.push((plain(option), pairs.iter().map(|(key, value)| (plain(key), plain(value))).collect()));
         }
@@ -161,10 +161,10 @@ impl CommandLine {
                 found.take(option, words.next().unwrap_or_default());
             }
         }
-        found.accelerators.truncate(MOST);
-        found.netdevs.truncate(MOST);
-        found.nics.truncate(MOST);
-        found.sockets.truncate(MOST);
+        found.accelerators.truncate(MAX);
+        found.netdevs.truncate(MAX);
+        found.nics.truncate(MAX);
+        found.sockets.truncate(MAX);
         found
     }
 
@@ -213,7 +213,7 @@ impl CommandLine {
 fn netdev(values: &Values) -> Option<Netdev> {
     let numbers = |keys: [&str; 2]| -> Vec<u32> {
         let lists = keys.into_iter().filter_map(|key| values.get(key));
-        lists.flat_map(|list| list.split(':')).filter_map(|fd| fd.parse().ok()).take(MOST).collect()
+        lists.flat_map(|list| list.split(':')).filter_map(|fd| fd.parse().ok()).take(MAX).collect()
     };
     let vhost_fds = numbers(["vhostfd", "vhostfds"]);
     Some(Netdev {

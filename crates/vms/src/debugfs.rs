@@ -3,26 +3,26 @@
 use latpath_linux::proc::Root;
 
 /// Maximum number of threads per process, and of VMs per machine.
-const MOST: usize = 4096;
+const MAX: usize = 4096;
 const KVM: &str = "sys/kernel/debug/kvm";
 
 /// The directories of a process's VMs. KVM names them `TID-FD` after the thread that created the VM, which need not be
 /// the main thread. If that thread has ended, the VM is identified by its vCPU threads, since Linux 5.18.
 pub fn kvm_folders(root: &Root, pid: u32) -> Vec<String> {
-    let tids = root.numbers(&format!("proc/{pid}/task"), MOST).unwrap_or_default();
+    let tids = root.numbers(&format!("proc/{pid}/task"), MAX).unwrap_or_default();
     let is_own = |folder: &String| {
         let Some((maker, _)) = folder.split_once('-') else { return false };
         let made_here = maker.parse().is_ok_and(|maker| tids.contains(&maker) || maker == pid);
         made_here || vcpus_in(root, &format!("{KVM}/{folder}")).any(|(tid, _)| tids.contains(&tid))
     };
-    let folders = root.names(KVM, usize::MAX).into_iter().filter(is_own).take(MOST);
+    let folders = root.names(KVM, usize::MAX).into_iter().filter(is_own).take(MAX);
     folders.map(|folder| format!("{KVM}/{folder}")).collect()
 }
 
 /// TID and vCPU number of each vCPU of a VM.
 pub(crate) fn vcpus_in<'r>(root: &'r Root, folder: &str) -> impl Iterator<Item = (u32, u32)> + 'r {
     let folder = folder.to_owned();
-    root.names(&folder, MOST).into_iter().filter_map(move |name| {
+    root.names(&folder, MAX).into_iter().filter_map(move |name| {
         let number = name.strip_prefix("vcpu")?.parse().ok()?;
         Some((root.text(&format!("{folder}/{name}/pid"))?.trim().parse().ok()?, number))
     })

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Maximum number of descriptors read per process; QEMU has a few hundred.
-const MOST: usize = 1 << 16;
+const MAX: usize = 1 << 16;
 
 /// The relevant descriptors of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Descriptors {
     /// The process has ended, or this user may not read its descriptors.
     pub fn read(root: &Root, pid: u32) -> io::Result<Self> {
         let mut found = Self::default();
-        for fd in root.numbers(&format!("proc/{pid}/fd"), MOST)? {
+        for fd in root.numbers(&format!("proc/{pid}/fd"), MAX)? {
             // The descriptor was closed meanwhile.
             let Ok(target) = root.link(&format!("proc/{pid}/fd/{fd}")) else { continue };
             found.note(root, pid, fd, &target);

@@ -14,7 +14,7 @@ const ARM_NO_TRAP: u32 = 0x100;
 /// ARM exception code for a trap.
 const ARM_TRAP: u32 = 2;
 /// Maximum size of the kernel's description of its tracepoint, bytes.
-const MOST_BYTES: u64 = 1 << 16;
+const MAX_BYTES: u64 = 1 << 16;
 
 /// Name of a reason, as of Linux 6.18.
 pub fn name(isa: u32, reason: u32) -> Option<&'static str> {
@@ -59,7 +59,7 @@ impl Names {
         let places = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
         let text = places.iter().find_map(|place| {
             let file = Path::new(place).join("events/kvm/kvm_exit/format");
-            let small = fs::metadata(&file).is_ok_and(|file| file.len() <= MOST_BYTES);
+            let small = fs::metadata(&file).is_ok_and(|file| file.len() <= MAX_BYTES);
             small.then(|| fs::read_to_string(file).ok()).flatten()
         });
         text.map_or_else(Self::default, |text| Self::parse(&text))

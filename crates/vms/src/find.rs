@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::{io, path::Path};
 
 /// Maximum number of processes (PID_MAX_LIMIT).
-const MOST_PROCESSES: usize = 4 << 20;
+const MAX_PROCESSES: usize = 4 << 20;
 
 /// The guests on this machine at a point in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -88,7 +88,7 @@ pub fn find() -> Result<Guests, Error> {
 
 /// As [`find`], for a given root directory.
 pub(crate) fn find_in(root: &Root, devices: &mut Devices) -> Result<Guests, Error> {
-    let processes = root.numbers("proc", MOST_PROCESSES).map_err(Error::NoProc)?;
+    let processes = root.numbers("proc", MAX_PROCESSES).map_err(Error::NoProc)?;
     let mut found = Guests { isolated_cpus: isolated(root), ..Guests::default() };
     let domains = libvirt::domains(root);
     let mut hidden = 0;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 const FOLDER: &str = "run/libvirt/qemu";
 /// Maximum number of guests.
-const MOST: usize = 4096;
+const MAX: usize = 4096;
 
 /// A libvirt guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Domain {
 
 /// Running libvirt guests by process ID. Empty without libvirt or without permission.
 pub fn domains(root: &Root) -> HashMap<u32, Domain> {
-    let names = root.names(FOLDER, MOST).into_iter().filter(|name| name.ends_with(".xml"));
+    let names = root.names(FOLDER, MAX).into_iter().filter(|name| name.ends_with(".xml"));
     names.filter_map(|name| domain(&root.text(&format!("{FOLDER}/{name}"))?)).collect()
 }
 

@@ -6,7 +6,7 @@ use latpath_linux::{
     Cpus,
 };
 
-const MOST_THREADS: usize = 1 << 16;
+const MAX_THREADS: usize = 1 << 16;
 
 /// Marks threads that have their CPUs to themselves. Kernel threads do not count as neighbours, because each CPU has
 /// some; vhost workers do, because they work for a guest.
@@ -23,7 +23,7 @@ pub fn mark_alone(root: &Root, processes: &[u32], vms: &mut [Vm]) {
         if Stat::read(root, &format!("proc/{pid}")).is_none_or(|stat| stat.flags & PF_KTHREAD != 0) {
             continue;
         }
-        let tids = root.numbers(&format!("proc/{pid}/task"), MOST_THREADS).unwrap_or_default();
+        let tids = root.numbers(&format!("proc/{pid}/task"), MAX_THREADS).unwrap_or_default();
         for tid in tids.into_iter().filter(|tid| ours.iter().all(|(our, _)| our != tid)) {
             if let Some(cpus) = cpus_allowed(root, &format!("proc/{pid}/task/{tid}")) {
                 left.retain(|thread| !cpus.overlaps(&thread.cpus_allowed));

@@ -15,7 +15,7 @@ use std::{
 const SOCKETS: [&str; 2] = ["run/openvswitch/db.sock", "var/run/openvswitch/db.sock"];
 const LIMIT: Duration = Duration::from_millis(300);
 /// Maximum size of an answer, bytes; a database with 10,000 ports takes a tenth of it.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// Bridge of each port, by device. Empty without Open vSwitch, or without an answer. As with Open vSwitch's own
 /// programs, `OVS_RUNDIR` overrides the default directory.
@@ -77,7 +77,7 @@ fn transact(mut socket: UnixStream, tables: &[(&str, &[&str])]) -> Option<Value>
         socket.set_read_timeout(Some(left)).ok()?;
         let length = socket.read(&mut buffer).ok().filter(|n| *n > 0)?;
         answer.extend_from_slice(&buffer[..length]);
-        if answer.len() > MOST_BYTES {
+        if answer.len() > MAX_BYTES {
             return None;
         }
         // An answer has no end mark: it is complete if it ends with a brace and can be parsed.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Maximum number of devices read per IOMMU group, interrupts per device, and functions per NIC.
-const MOST: usize = 4096;
+const MAX: usize = 4096;
 /// Class of network controllers (PCI Code and ID Assignment Specification).
 const NETWORK: &str = "0x02";
 /// Bit in the capabilities of Intel's IOMMU for posted interrupts (drivers/iommu/intel/iommu.h, `cap_pi_support`).
@@ -120,7 +120,7 @@ fn interrupts(root: &Root, text: &str, address: &str) -> Vec<DeviceInterrupt> {
             cpus: cpus.unwrap_or_default(),
         })
     };
-    lines(text).filter_map(of).take(MOST).collect()
+    lines(text).filter_map(of).take(MAX).collect()
 }
 
 /// Whether the CPU and the device's IOMMU can post interrupts.
@@ -147,9 +147,9 @@ fn function_of(root: &Root, address: &str) -> Option<FunctionOf> {
     let nic = last(root.link(&format!("sys/bus/pci/devices/{address}/physfn")).ok()?)?;
     let folder = format!("sys/bus/pci/devices/{nic}");
     let is_it = |name: &String| last(root.link(&format!("{folder}/{name}")).ok()?).filter(|found| found == address);
-    let functions = root.names(&folder, MOST).into_iter().filter(|name| name.starts_with("virtfn"));
+    let functions = root.names(&folder, MAX).into_iter().filter(|name| name.starts_with("virtfn"));
     let number = functions.filter(|name| is_it(name).is_some()).find_map(|name| name["virtfn".len()..].parse().ok())?;
-    let device = root.names(&format!("{folder}/net"), MOST).into_iter().next();
+    let device = root.names(&format!("{folder}/net"), MAX).into_iter().next();
     Some(FunctionOf { address: plain(&nic), device: device.map(|d| plain(&d)), number, ..FunctionOf::default() })
 }
 
@@ -179,7 +179,7 @@ fn is_of_vfio(root: &Root, address: &str) -> bool {
 pub fn devices(root: &Root, descriptors: &Descriptors, named: &[String]) -> Vec<Passthrough> {
     let mut found: BTreeMap<String, Option<u32>> = BTreeMap::new();
     for group in &descriptors.vfio_groups {
-        let mut members = root.names(&format!("sys/kernel/iommu_groups/{group}/devices"), MOST);
+        let mut members = root.names(&format!("sys/kernel/iommu_groups/{group}/devices"), MAX);
         members.retain(|address| is_of_vfio(root, address));
         if members.iter().any(|address| named.contains(address)) {
             members.retain(|address| named.contains(address));

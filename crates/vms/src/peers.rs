@@ -20,8 +20,8 @@ const NAME: u16 = 0;
 const PEER: u16 = 2;
 /// Size of struct unix_diag_msg, bytes.
 const MESSAGE: usize = 16;
-const MOST_PROCESSES: usize = 4 << 20;
-const MOST_DESCRIPTORS: usize = 1 << 16;
+const MAX_PROCESSES: usize = 4 << 20;
+const MAX_DESCRIPTORS: usize = 1 << 16;
 
 /// A unix socket: its path, if it has one, and the inode number of its peer.
 type UnixSocket = (Option<String>, Option<u32>);
@@ -78,7 +78,7 @@ fn read(payload: &[u8]) -> Option<(u32, UnixSocket)> {
 
 /// The inode numbers of a process's sockets.
 fn inodes(root: &Root, pid: u32) -> Vec<u32> {
-    let descriptors = root.numbers(&format!("proc/{pid}/fd"), MOST_DESCRIPTORS).unwrap_or_default();
+    let descriptors = root.numbers(&format!("proc/{pid}/fd"), MAX_DESCRIPTORS).unwrap_or_default();
     let inode = |fd: u32| {
         root.link(&format!("proc/{pid}/fd/{fd}")).ok()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
     };
@@ -87,7 +87,7 @@ fn inodes(root: &Root, pid: u32) -> Vec<u32> {
 
 /// Process ID by inode number of each socket.
 fn all_owners(root: &Root) -> HashMap<u32, u32> {
-    let processes = root.numbers("proc", MOST_PROCESSES).unwrap_or_default().into_iter();
+    let processes = root.numbers("proc", MAX_PROCESSES).unwrap_or_default().into_iter();
     processes.flat_map(|pid| inodes(root, pid).into_iter().map(move |inode| (inode, pid))).collect()
 }
 

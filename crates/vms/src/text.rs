@@ -1,13 +1,13 @@
 //! Makes text from other processes (names and arguments) safe for a terminal.
 
 /// Maximum number of characters.
-const MOST_LETTERS: usize = 256;
+const MAX_LETTERS: usize = 256;
 
 /// Escapes control codes and invisible characters (e.g. as `\u{1b}`), and truncates the text to 256 characters.
 pub fn plain(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len().min(MOST_LETTERS));
+    let mut shown = String::with_capacity(text.len().min(MAX_LETTERS));
     for (place, letter) in text.chars().enumerate() {
-        if place == MOST_LETTERS {
+        if place == MAX_LETTERS {
             shown.push('…');
             break;
         }

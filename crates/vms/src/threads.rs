@@ -14,7 +14,7 @@ use latpath_linux::{
 use std::{collections::HashMap, thread::sleep, time::Duration};
 
 /// Maximum number of threads read per guest; QEMU has about ten, and more during disk I/O.
-const MOST_THREADS: usize = 4096;
+const MAX_THREADS: usize = 4096;
 /// ioctl(KVM_RUN): _IO(0xAE, 0x80), include/uapi/linux/kvm.h.
 const KVM_RUN: &str = "0xae80";
 /// ioctl(VHOST_SET_OWNER): _IO(0xAF, 0x01), include/uapi/linux/vhost.h.
@@ -49,7 +49,7 @@ impl Finding {
 
 /// Threads of a guest's process in order of TID; for vhost workers, also the descriptor of their device, if known.
 pub fn of_process(root: &Root, guest: &Guest, isolated: &Cpus) -> Vec<(Thread, Option<u32>)> {
-    let tids = root.numbers(&format!("proc/{}/task", guest.pid), MOST_THREADS).unwrap_or_default();
+    let tids = root.numbers(&format!("proc/{}/task", guest.pid), MAX_THREADS).unwrap_or_default();
     let vcpus = vcpus(root, guest, &tids);
     let thread = |tid: u32| {
         let folder = format!("proc/{}/task/{tid}", guest.pid);

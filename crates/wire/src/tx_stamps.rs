@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 /// Time after which a requested timestamp is no longer awaited, ns.
 const PATIENCE: Ns = 20_000_000;
 /// Maximum number of messages read from the error queue per frame.
-const MOST: usize = 8;
+const MAX: usize = 8;
 
 /// Counts of frames, by the outcome of requests for NIC timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl TxStamps {
     pub(crate) fn collect(&mut self, fd: BorrowedFd<'_>, control: &mut Control) -> io::Result<()> {
         let mut arrived = 0;
         if self.is_pending() {
-            sent_stamps(fd, &mut [0; 64], control, MOST, &mut |_, _| arrived += 1)?;
+            sent_stamps(fd, &mut [0; 64], control, MAX, &mut |_, _| arrived += 1)?;
             self.arrived(arrived);
         }
         Ok(())

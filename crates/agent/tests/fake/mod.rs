@@ -16,7 +16,7 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-pub struct Given {
+pub struct FakeSource {
     pub from: Receiver<Vec<Sighting>>,
     pub points: usize,
     pub watermark: Ns,
@@ -24,7 +24,7 @@ pub struct Given {
     pub alive: Arc<AtomicBool>,
 }
 
-impl Source for Given {
+impl Source for FakeSource {
     fn points(&mut self) -> Vec<PointInfo> {
         let point = |i: usize| PointInfo {
             point: Point { machine: "whatever".into(), kind: PointKind::NicRx, device: format!("eth{i}") },
@@ -65,7 +65,7 @@ impl Source for Given {
     }
 }
 
-impl Drop for Given {
+impl Drop for FakeSource {
     fn drop(&mut self) {
         self.alive.store(false, Ordering::SeqCst);
     }
@@ -116,7 +116,7 @@ fn agent_doing(
         let make = move |request: &StartRequest| {
             alive.store(true, Ordering::SeqCst);
             let recorder = request.option(StartRequest::FLIGHT).and_then(|_| recorder());
-            let source = Given { from, points: 5, watermark: 0, made: 0, alive };
+            let source = FakeSource { from, points: 5, watermark: 0, made: 0, alive };
             Ok::<_, String>(Attached { source, recorder, sampler })
         };
         serve(&mut Stream::new(stream).unwrap(), &mut options, None, make)

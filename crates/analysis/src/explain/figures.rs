@@ -7,7 +7,7 @@ use super::{ExplainedPacket, Explanation, RankedCause};
 use crate::Notation;
 use latpath_cause::{Cause, RunContext};
 use latpath_model::Ns;
-use latpath_stats::{units::Letters, CauseFigures, DelayShare, LateFigures};
+use latpath_stats::{units::CharacterSet, CauseFigures, DelayShare, LateFigures};
 
 /// Maximum number of causes in a summary; `latpath explain` shows all.
 const CAUSES: usize = 16;
@@ -25,7 +25,7 @@ pub fn late_figures(
     explanation: &Explanation,
     latest: Option<&ExplainedPacket>,
     context: &RunContext,
-    letters: Letters,
+    letters: CharacterSet,
 ) -> LateFigures {
     let notation = Notation::from(letters);
     let cause = |ranked: &RankedCause| {

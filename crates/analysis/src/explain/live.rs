@@ -7,7 +7,7 @@ use latpath_clock::TimeOfDay;
 use latpath_journey::Layout;
 use latpath_model::{Ns, PointInfo, HOST};
 use latpath_run::facts::HostFacts;
-use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
+use latpath_stats::{units::CharacterSet, Histogram, LateFigures, ShownAfter};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -155,7 +155,7 @@ fn explain(requests: &WaitingCaptures<Request>, shared: &Mutex<Shared>, context:
     latpath_linux::background::lower_priority();
     let mut explainer = Explainer::new(context, 0);
     let mut found_vms: Option<Instant> = None;
-    let letters = Letters::from_env();
+    let letters = CharacterSet::from_env();
     loop {
         if is_live && found_vms.is_none() {
             found_vms = Some(Instant::now());

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use latpath_cause::Executor;
     use latpath_flight::{Doing, FlowLimits, Thread};
-    use latpath_stats::units::Letters;
+    use latpath_stats::units::CharacterSet;
 
     const S: Ns = 1_000_000_000;
 
@@ -116,7 +116,7 @@ mod tests {
     }
 
     fn said(visit: &DaemonVisit) -> String {
-        why_no_flow(&Letters::Ascii.into(), visit)
+        why_no_flow(&CharacterSet::Ascii.into(), visit)
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
         };
         let visit = DaemonVisit { parts: Some(parts), ..visit(FlowState::Unknown, None) };
         assert_eq!(
-            visit_parts(&Letters::Ascii.into(), &visit).unwrap(),
+            visit_parts(&CharacterSet::Ascii.into(), &visit).unwrap(),
             "120.0 us until handler3 (905) had read it (asleep 20.00 us, ready 90.00 us, running 10.00 us), 80.00 us until it \
              answered, 9.000 us until the kernel went on with the packet."
         );
@@ -175,6 +175,6 @@ mod tests {
     #[test]
     fn reasons_are_listed_by_their_number() {
         let counts = [(NoFlow::NeverThere, 3), (NoFlow::Idle, 12)].into();
-        assert_eq!(reasons(&Letters::Ascii.into(), &counts), "idle flow removed 12, no flow before 3");
+        assert_eq!(reasons(&CharacterSet::Ascii.into(), &counts), "idle flow removed 12, no flow before 3");
     }
 }

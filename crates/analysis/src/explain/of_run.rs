@@ -4,7 +4,7 @@ use super::{late_figures, Explainer};
 use crate::{Analysis, RunCaptures};
 use latpath_capture::{Capture, CaptureKind};
 use latpath_run::{Select, SpikeFiles};
-use latpath_stats::{units::Letters, LateFigures};
+use latpath_stats::{units::CharacterSet, LateFigures};
 use std::borrow::Cow;
 
 /// Causes of the late packets of a run's captures.
@@ -43,7 +43,7 @@ fn selected<'a>(capture: &'a Capture, select: &Select) -> Cow<'a, Capture> {
 
 impl ExplainedRun {
     /// The summary's figures on late packets.
-    pub fn figures(&self, letters: Letters) -> LateFigures {
+    pub fn figures(&self, letters: CharacterSet) -> LateFigures {
         late_figures(&self.explainer.explanation(), None, self.explainer.context(), letters)
     }
 }

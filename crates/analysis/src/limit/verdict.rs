@@ -1,6 +1,6 @@
 //! Verdicts on limits: kept, broken, or not to be judged because something was not measured or a run has deficiencies.
 
-use super::{About, Counter, Limit, Subject, Where};
+use super::{Counter, Limit, LimitOrigin, Subject, Where};
 use latpath_model::{pattern::fits, Ns, Point, SegmentKind};
 use latpath_stats::{
     figures::packets,
@@ -17,7 +17,7 @@ pub struct LimitVerdict {
     /// The limit, as the user or the profile wrote it.
     pub limit: String,
     /// What the limit is for, if a profile gives it.
-    pub about: Option<About>,
+    pub about: Option<LimitOrigin>,
     /// The figure, as human-readable text; null if nothing was measured.
     pub measured: Option<String>,
     /// Error bound of a time measured by two clocks, ns; null if unknown, and for figures that are not times.
@@ -59,13 +59,13 @@ impl LimitVerdict {
 
 /// Result for one figure; if there are several figures, the greatest result decides.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Shown {
+enum FigureResult {
     Kept,
     Open(String),
     Broken,
 }
 
-impl Shown {
+impl FigureResult {
     fn open(why: &str) -> Self {
         Self::Open(why.into())
     }
@@ -73,15 +73,15 @@ impl Shown {
 
 /// A figure compared with its limit; if there are several figures, the greatest result decides.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Held {
-    shown: Shown,
+struct JudgedFigure {
+    shown: FigureResult,
     value: i64,
     bound: Option<Ns>,
     text: String,
 }
 
 /// Why nothing was measured.
-struct Nothing(String);
+struct NotMeasured(String);
 
 const TOO_CLOSE: &str = "the clocks may be wrong by more than what is left to the limit";
 const NO_BOUND: &str = "how far the clocks were apart is not known";
@@ -134,24 +134,24 @@ impl Limit {
         let segment = segment.map(|at| at.segment.clone());
         let mut verdict = LimitVerdict { limit, about, segment, most_ns, ..LimitVerdict::default() };
         let held = match self.is_not_measured {
-            true => Err(Nothing("not measured here".into())),
+            true => Err(NotMeasured("not measured here".into())),
             false => self.held(summary),
         };
         let lacking = summary.deficiencies.iter().find(|one| self.may_be_broken_by(one, summary));
         match held {
-            Ok(Held { shown: Shown::Broken, bound, text, .. }) => {
+            Ok(JudgedFigure { shown: FigureResult::Broken, bound, text, .. }) => {
                 verdict.broken = Some(text.clone());
                 (verdict.measured, verdict.bound_ns) = (Some(text), bound);
             }
-            Ok(Held { shown, bound, text, .. }) => {
+            Ok(JudgedFigure { shown, bound, text, .. }) => {
                 let open = match shown {
-                    Shown::Open(why) => Some(format!("{text}, and {why}")),
+                    FigureResult::Open(why) => Some(format!("{text}, and {why}")),
                     _ => None,
                 };
                 verdict.cannot_be_judged = lacking.map(|one| one.text.clone()).or(open);
                 (verdict.measured, verdict.bound_ns) = (Some(text), bound);
             }
-            Err(Nothing(why)) => {
+            Err(NotMeasured(why)) => {
                 let lacking = lacking.map_or(String::new(), |one| format!("; {}", one.text));
                 verdict.cannot_be_judged = Some(why + &lacking);
             }
@@ -218,7 +218,7 @@ impl Limit {
     }
 
     /// The figure, compared with the limit.
-    fn held(&self, summary: &Summary) -> Result<Held, Nothing> {
+    fn held(&self, summary: &Summary) -> Result<JudgedFigure, NotMeasured> {
         match &self.what {
             Subject::Time(at, figure, is_exact) => {
                 self.of_segment(at, summary, |s| self.time(summary, s, figure(&s.times), *is_exact))
@@ -229,20 +229,20 @@ impl Limit {
                 let is_meant = |at: &&PacingFigures| points.as_ref().is_none_or(|pattern| fits(pattern, &at.point));
                 let all = summary.streams.iter().flat_map(|stream| &stream.pacing).filter(is_meant);
                 let most = all.filter(|at| at.count > 0).map(figure).max();
-                most.map(|ns| self.of_one_clock(ns)).ok_or_else(|| Nothing("no pacing was measured there".into()))
+                most.map(|ns| self.of_one_clock(ns)).ok_or_else(|| NotMeasured("no pacing was measured there".into()))
             }
             Subject::Consecutive(_) | Subject::All(..) if summary.durations_alone => {
-                Err(Nothing("not measured: the run was imported from durations alone".into()))
+                Err(NotMeasured("not measured: the run was imported from durations alone".into()))
             }
             Subject::Consecutive(own) => self.if_measured(summary, self.consecutive(summary, *own)),
             Subject::All(counter) => match counter.figure(summary) {
                 Some(n) => self.if_measured(summary, self.count(n)),
-                None => Err(Nothing("no packet of redundant networks (PRP, HSR) was seen".into())),
+                None => Err(NotMeasured("no packet of redundant networks (PRP, HSR) was seen".into())),
             },
             Subject::Journeys => {
                 let n = summary.journeys;
-                let shown = if n < self.bar.unsigned_abs() { Shown::Broken } else { Shown::Kept };
-                Ok(Held { shown, ..self.count(n) })
+                let shown = if n < self.bar.unsigned_abs() { FigureResult::Broken } else { FigureResult::Kept };
+                Ok(JudgedFigure { shown, ..self.count(n) })
             }
         }
     }
@@ -252,82 +252,84 @@ impl Limit {
         &self,
         at: &Where,
         summary: &Summary,
-        held: impl Fn(&SegmentFigures) -> Held,
-    ) -> Result<Held, Nothing> {
+        held: impl Fn(&SegmentFigures) -> JudgedFigure,
+    ) -> Result<JudgedFigure, NotMeasured> {
         let rows = at.rows(summary);
         let several = summary.streams.len() > 1;
         let held = |(stream, s): &(Option<&StreamFigures>, &SegmentFigures)| {
             let held = held(s);
             let shown = match unmeasured(summary, *stream, s) {
-                0 => Shown::Kept,
+                0 => FigureResult::Kept,
                 n => {
                     let (are, n) = (if n == 1 { "is" } else { "are" }, number_of(n, "packet"));
-                    Shown::Open(format!(
+                    FigureResult::Open(format!(
                         "the time of {n} that arrived {are} not known: one end of the segment did not see all"
                     ))
                 }
             };
             let text = format!("{}{}", held.text, of_stream(stream.filter(|_| several)));
-            Held { shown: shown.max(held.shown), text, ..held }
+            JudgedFigure { shown: shown.max(held.shown), text, ..held }
         };
         let worst = rows.iter().filter(|(_, s)| s.times.count > 0).map(held).max();
         let empty = rows.iter().find(|(_, s)| s.times.count == 0);
         match (worst, empty) {
             (Some(worst), None) => self.if_measured(summary, worst),
-            (Some(worst), Some(_)) if worst.shown == Shown::Broken => Ok(worst),
+            (Some(worst), Some(_)) if worst.shown == FigureResult::Broken => Ok(worst),
             // Without measurements, a limit does not count as kept.
             (_, Some((stream, _))) => {
                 let of = of_stream(stream.filter(|_| several));
-                Err(Nothing(format!("no journey{of} crossed the segment")))
+                Err(NotMeasured(format!("no journey{of} crossed the segment")))
             }
             (None, None) => {
                 let known: Vec<&str> = summary.segments.iter().map(|s| s.name.as_str()).collect();
                 let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-                Err(Nothing(format!("not measured: no segment {:?} (there are: {known})", at.segment)))
+                Err(NotMeasured(format!("not measured: no segment {:?} (there are: {known})", at.segment)))
             }
         }
     }
 
-    fn of_one_clock(&self, ns: Ns) -> Held {
-        let shown = if ns > self.bar { Shown::Broken } else { Shown::Kept };
-        Held { shown, value: ns, bound: Some(0), text: duration(ns) }
+    fn of_one_clock(&self, ns: Ns) -> JudgedFigure {
+        let shown = if ns > self.bar { FigureResult::Broken } else { FigureResult::Kept };
+        JudgedFigure { shown, value: ns, bound: Some(0), text: duration(ns) }
     }
 
     /// A segment's time, compared with the limit within the error bound of its clocks.
-    fn time(&self, summary: &Summary, s: &SegmentFigures, ns: Ns, is_exact: bool) -> Held {
+    fn time(&self, summary: &Summary, s: &SegmentFigures, ns: Ns, is_exact: bool) -> JudgedFigure {
         let held = self.of_one_clock(ns);
         match summary.is_bound_known(s).then_some(s.error_bound_ns) {
             _ if is_exact => held,
             Some(0) => held,
             Some(bound) => {
                 let is_close = ns.saturating_add(bound) > self.bar;
-                let shown = if is_close { Shown::open(TOO_CLOSE) } else { Shown::Kept };
+                let shown = if is_close { FigureResult::open(TOO_CLOSE) } else { FigureResult::Kept };
                 let text = format!("{} ±{}", duration(ns), duration(bound));
-                Held { shown: shown.max(held.shown), bound: Some(bound), text, ..held }
+                JudgedFigure { shown: shown.max(held.shown), bound: Some(bound), text, ..held }
             }
-            None => Held { shown: Shown::open(NO_BOUND).max(held.shown), bound: None, ..held },
+            None => JudgedFigure { shown: FigureResult::open(NO_BOUND).max(held.shown), bound: None, ..held },
         }
     }
 
-    fn count(&self, n: u64) -> Held {
-        let shown = if n > self.bar.unsigned_abs() { Shown::Broken } else { Shown::Kept };
-        Held { shown, value: i64::try_from(n).unwrap_or(i64::MAX), bound: None, text: count(n) }
+    fn count(&self, n: u64) -> JudgedFigure {
+        let shown = if n > self.bar.unsigned_abs() { FigureResult::Broken } else { FigureResult::Kept };
+        JudgedFigure { shown, value: i64::try_from(n).unwrap_or(i64::MAX), bound: None, text: count(n) }
     }
 
     /// Compares the number of times over the threshold, including those that may be over it within the clock error.
-    fn over(&self, summary: &Summary, s: &SegmentFigures) -> Held {
+    fn over(&self, summary: &Summary, s: &SegmentFigures) -> JudgedFigure {
         let held = self.count(s.over_threshold);
         let shown = match uncertain(summary, s, summary.threshold_ns) {
-            None => Shown::open(NO_BOUND),
-            Some(more) if s.over_threshold.saturating_add(more) > self.bar.unsigned_abs() => Shown::open(TOO_CLOSE),
-            Some(_) => Shown::Kept,
+            None => FigureResult::open(NO_BOUND),
+            Some(more) if s.over_threshold.saturating_add(more) > self.bar.unsigned_abs() => {
+                FigureResult::open(TOO_CLOSE)
+            }
+            Some(_) => FigureResult::Kept,
         };
-        Held { shown: shown.max(held.shown), ..held }
+        JudgedFigure { shown: shown.max(held.shown), ..held }
     }
 
     /// The longest sequence of consecutive late packets of a stream; open if the clock error leaves it uncertain which
     /// packets were late.
-    fn consecutive(&self, summary: &Summary, own: Option<Ns>) -> Held {
+    fn consecutive(&self, summary: &Summary, own: Option<Ns>) -> JudgedFigure {
         let late = own.unwrap_or(summary.threshold_ns);
         let several = summary.streams.len() > 1;
         let of = |stream: &StreamFigures| {
@@ -340,24 +342,24 @@ impl Limit {
             let route = |s: &&SegmentFigures| ends.as_ref().is_some_and(|(from, to)| s.from == *from && s.to == *to);
             let whole = stream.segments.iter().find(route);
             let shown = match whole.map(|s| (unmeasured(summary, Some(stream), s), uncertain(summary, s, late))) {
-                Some((1.., _)) => Shown::open("the times of some packets are not known"),
-                Some((_, None)) => Shown::open(NO_BOUND),
-                Some((_, Some(1..))) => Shown::open(TOO_CLOSE),
-                _ => Shown::Kept,
+                Some((1.., _)) => FigureResult::open("the times of some packets are not known"),
+                Some((_, None)) => FigureResult::open(NO_BOUND),
+                Some((_, Some(1..))) => FigureResult::open(TOO_CLOSE),
+                _ => FigureResult::Kept,
             };
             let text = format!("{}{}", held.text, of_stream(several.then_some(stream)));
-            Held { shown: shown.max(held.shown.clone()), text, ..held }
+            JudgedFigure { shown: shown.max(held.shown.clone()), text, ..held }
         };
         summary.streams.iter().map(of).max().unwrap_or_else(|| self.count(0))
     }
 
     /// Returns the figure if packets of every stream were measured, or if it breaks the limit anyway.
-    fn if_measured(&self, summary: &Summary, held: Held) -> Result<Held, Nothing> {
+    fn if_measured(&self, summary: &Summary, held: JudgedFigure) -> Result<JudgedFigure, NotMeasured> {
         let silent = summary.streams.iter().find(|stream| stream.journeys == 0);
         match silent {
-            _ if held.shown == Shown::Broken => Ok(held),
-            _ if summary.journeys == 0 => Err(Nothing("no packet was measured".into())),
-            Some(stream) => Err(Nothing(format!("no packet{} was measured", of_stream(Some(stream))))),
+            _ if held.shown == FigureResult::Broken => Ok(held),
+            _ if summary.journeys == 0 => Err(NotMeasured("no packet was measured".into())),
+            Some(stream) => Err(NotMeasured(format!("no packet{} was measured", of_stream(Some(stream))))),
             None => Ok(held),
         }
     }

@@ -5,7 +5,7 @@
 //! mapped once two later readings exist, because a step of the clock is proven only one reading later; times in a
 //! disturbed interval are not mapped.
 
-use super::watch::{Disturbance, PhcWatch, Trouble, SWING_PPB};
+use super::watch::{ClockFault, Disturbance, PhcWatch, SWING_PPB};
 use super::Reading;
 use latpath_model::Ns;
 use std::collections::VecDeque;
@@ -54,7 +54,7 @@ impl PhcMap {
     /// Adds a reading. Returns the disturbances that it proves.
     pub fn observe(&mut self, reading: Reading) -> Vec<Disturbance> {
         let found = self.watch.observe(reading);
-        for disturbance in found.iter().filter(|d| !matches!(d.trouble, Trouble::Swing { .. })) {
+        for disturbance in found.iter().filter(|d| !matches!(d.trouble, ClockFault::Swing { .. })) {
             push(&mut self.dark, (disturbance.after_ns, disturbance.until_ns), KEPT);
         }
         let standard = self.errors.iter().min().map_or(Ns::MAX, |least| least.saturating_mul(WORSE));

@@ -6,4 +6,4 @@ mod watch;
 
 pub use map::{MappedTime, PhcMap, Unmapped};
 pub use read::{Method, Phc, PhcError, Reader, Reading};
-pub use watch::{Disturbance, Offset, PhcWatch, Trouble, SWING_PPB};
+pub use watch::{ClockFault, Disturbance, Offset, PhcWatch, SWING_PPB};

@@ -27,7 +27,7 @@ const STEP_PPB: i64 = 100_000;
 
 /// A disturbance of a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum ClockFault {
     /// The clock was set.
     Step {
         /// Size of the step beyond the drift, ns; negative if backward.
@@ -44,7 +44,7 @@ pub enum Trouble {
     Stopped,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ClockFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Step { by_ns } => write!(f, "was set, by {by_ns:+} ns"),
@@ -60,7 +60,7 @@ impl fmt::Display for Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disturbance {
     /// The disturbance.
-    pub trouble: Trouble,
+    pub trouble: ClockFault,
     /// Earliest possible start, `CLOCK_MONOTONIC`, ns.
     pub after_ns: Ns,
     /// When the disturbance ended, or was last seen, `CLOCK_MONOTONIC`, ns.
@@ -169,7 +169,7 @@ impl PhcWatch {
             if !self.stopped {
                 self.stopped = true;
                 let (after_ns, until_ns) = (last.monotonic_ns, reading.monotonic_ns);
-                found.push(Disturbance { trouble: Trouble::Stopped, after_ns, until_ns });
+                found.push(Disturbance { trouble: ClockFault::Stopped, after_ns, until_ns });
             }
             return found;
         }
@@ -189,14 +189,14 @@ impl PhcWatch {
             }
             (None, true) => self.pending_move = Some(PendingMove { after_ns, reading, by_ns }),
             (Some(pending), false) => {
-                let trouble = Trouble::Step { by_ns: pending.by_ns };
+                let trouble = ClockFault::Step { by_ns: pending.by_ns };
                 found.push(Disturbance { trouble, after_ns: pending.after_ns, until_ns: pending.reading.monotonic_ns });
                 self.begin(pending.reading);
                 self.readings.push_back(reading);
             }
             (Some(pending), true) => {
                 let to = Rate::between(&pending.reading, &reading);
-                let trouble = Trouble::Swing { from_ppb: self.drift.ppb, to_ppb: to.ppb };
+                let trouble = ClockFault::Swing { from_ppb: self.drift.ppb, to_ppb: to.ppb };
                 found.push(Disturbance { trouble, after_ns: pending.after_ns, until_ns });
                 self.begin(pending.reading);
                 self.readings.push_back(reading);
@@ -212,12 +212,12 @@ impl PhcWatch {
     pub fn finish(&mut self) -> Vec<Disturbance> {
         let mut found = Vec::new();
         if let Some(pending) = self.pending_move.take() {
-            let trouble = Trouble::Step { by_ns: pending.by_ns };
+            let trouble = ClockFault::Step { by_ns: pending.by_ns };
             found.push(Disturbance { trouble, after_ns: pending.after_ns, until_ns: pending.reading.monotonic_ns });
             self.begin(pending.reading);
         }
         if let Some(pending) = self.pending_slope.take() {
-            let trouble = Trouble::Swing { from_ppb: pending.before.ppb, to_ppb: pending.slope.ppb };
+            let trouble = ClockFault::Swing { from_ppb: pending.before.ppb, to_ppb: pending.slope.ppb };
             found.push(Disturbance { trouble, after_ns: pending.after_ns, until_ns: pending.until_ns });
         }
         found
@@ -259,9 +259,9 @@ impl PhcWatch {
                 let trouble = if slope.differs(&pending.before, swing) {
                     // The slope after the change is that of this knot: the second in which the rate changed does not
                     // show the new rate.
-                    Trouble::Swing { from_ppb: pending.before.ppb, to_ppb: slope.ppb }
+                    ClockFault::Swing { from_ppb: pending.before.ppb, to_ppb: slope.ppb }
                 } else {
-                    Trouble::Step { by_ns: over(dt, pending.slope.ppb.saturating_sub(pending.before.ppb)) }
+                    ClockFault::Step { by_ns: over(dt, pending.slope.ppb.saturating_sub(pending.before.ppb)) }
                 };
                 // The earlier knots do not reflect the new drift.
                 let keep = self.knots.len() - 2;
@@ -339,7 +339,7 @@ mod tests {
         for (by, resolution) in [(25_000_000, S / 10), (-5_000, 2 * S), (9_000, 2 * S)] {
             let (watch, found) = run(20, |t| over(t, 20_000) + if t > 10 * S { by } else { 0 });
             let [step] = found[..] else { panic!("{found:?}") };
-            let Trouble::Step { by_ns } = step.trouble else { panic!("{step:?}") };
+            let ClockFault::Step { by_ns } = step.trouble else { panic!("{step:?}") };
             assert!(near(by_ns, by, 1_700), "{by_ns} for {by}");
             assert!(step.after_ns <= 5_010 * S && 5_010 * S <= step.until_ns, "{step:?}");
             assert!(step.until_ns - step.after_ns <= resolution, "{step:?}");
@@ -355,7 +355,7 @@ mod tests {
             let swings: Vec<_> = found
                 .iter()
                 .map(|d| match d.trouble {
-                    Trouble::Swing { from_ppb, to_ppb } => (from_ppb, to_ppb),
+                    ClockFault::Swing { from_ppb, to_ppb } => (from_ppb, to_ppb),
                     _ => panic!("{d:?}"),
                 })
                 .collect();
@@ -385,8 +385,8 @@ mod tests {
             found.extend(watch.observe(Reading { phc_ns, monotonic_ns: t, uncertainty_ns: 400 }));
         }
         let [stopped, step] = found[..] else { panic!("{found:?}") };
-        assert_eq!((stopped.trouble, stopped.after_ns), (Trouble::Stopped, 99 * S / 20));
-        let Trouble::Step { by_ns } = step.trouble else { panic!("{step:?}") };
+        assert_eq!((stopped.trouble, stopped.after_ns), (ClockFault::Stopped, 99 * S / 20));
+        let ClockFault::Step { by_ns } = step.trouble else { panic!("{step:?}") };
         assert!(near(by_ns, -2 * S, S / 10), "{by_ns}");
     }
 
@@ -395,7 +395,7 @@ mod tests {
         let (mut watch, found) = run(10, |t| if t >= 10 * S - S / 20 { 1_000_000 } else { 0 });
         assert_eq!(found, []);
         let [last] = watch.finish()[..] else { panic!() };
-        assert!(matches!(last.trouble, Trouble::Step { by_ns } if near(by_ns, 1_000_000, 1_000)), "{last:?}");
+        assert!(matches!(last.trouble, ClockFault::Step { by_ns } if near(by_ns, 1_000_000, 1_000)), "{last:?}");
         assert_eq!(watch.finish(), []);
     }
 
@@ -413,7 +413,8 @@ mod tests {
 
     #[test]
     fn disturbances_are_described_with_their_size() {
-        let said = [Trouble::Step { by_ns: -12 }, Trouble::Swing { from_ppb: 3, to_ppb: 5_000 }, Trouble::Stopped];
+        let said =
+            [ClockFault::Step { by_ns: -12 }, ClockFault::Swing { from_ppb: 3, to_ppb: 5_000 }, ClockFault::Stopped];
         let said = said.map(|trouble| trouble.to_string());
         assert_eq!(
             said,

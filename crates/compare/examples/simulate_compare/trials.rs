@@ -8,7 +8,7 @@ use latpath_testkit::Noise;
 
 /// Numbers of comparisons that reported a difference.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Named {
+pub struct DifferenceCounts {
     /// In any segment.
     pub any: usize,
     /// In a segment that was not shifted.
@@ -21,9 +21,9 @@ pub struct Named {
 }
 
 /// Makes `comparisons` comparisons, each of `recordings` recordings of `a` with as many of `b`.
-pub fn trials(seed: u64, comparisons: usize, recordings: usize, a: Variation, b: Variation) -> Named {
+pub fn trials(seed: u64, comparisons: usize, recordings: usize, a: Variation, b: Variation) -> DifferenceCounts {
     let mut noise = Noise(seed);
-    let mut named = Named::default();
+    let mut named = DifferenceCounts::default();
     for _ in 0..comparisons {
         let mut group =
             |like: Variation| -> Vec<Recording> { (0..recordings).map(|_| like.recording(&mut noise)).collect() };

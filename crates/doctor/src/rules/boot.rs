@@ -4,7 +4,7 @@ use super::Hit;
 use crate::fix::Fix;
 use crate::machine::Machine;
 use latpath_linux::Cpus;
-use latpath_settings::{Disturbs, PendingParameter, Setting};
+use latpath_settings::{Disturbance, PendingParameter, Setting};
 
 fn texts(all: &[PendingParameter]) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -21,7 +21,7 @@ pub(super) fn pending(machine: &Machine) -> Vec<Hit> {
         what: format!("{file} has other parameters for the next start: {text}"),
         now: "not active".into(),
         should: text,
-        fix: Fix { commands: vec!["systemctl reboot".into()], disturbs: Some(Disturbs::Reboot), ..fix },
+        fix: Fix { commands: vec!["systemctl reboot".into()], disturbs: Some(Disturbance::Reboot), ..fix },
         ..Hit::default()
     }]
 }
@@ -34,7 +34,7 @@ pub(super) fn ungenerated(machine: &Machine) -> Vec<Hit> {
     let fix = Fix {
         settings: all.iter().map(|one| one.setting).collect(),
         commands: vec!["update-grub".into()],
-        disturbs: Some(Disturbs::Nothing),
+        disturbs: Some(Disturbance::Nothing),
         ..Fix::default()
     };
     vec![Hit {

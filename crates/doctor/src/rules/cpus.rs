@@ -7,10 +7,10 @@ use crate::machine::Machine;
 use latpath_linux::Cpus;
 use latpath_model::text::quoted;
 use latpath_placement::Placement;
-use latpath_settings::{Disturbs, Place, Setting};
+use latpath_settings::{Disturbance, Place, Setting};
 
 /// Maximum number of programs named in a sentence.
-const MOST_NAMES: usize = 6;
+const MAX_NAMES: usize = 6;
 
 fn named(cpus: &Cpus) -> String {
     cpus.named().unwrap_or_else(|| "no CPU".into())
@@ -169,7 +169,7 @@ pub(super) fn irqbalance(machine: &Machine) -> Vec<Hit> {
             if irqbalance.banned.is_empty() { "none".into() } else { irqbalance.banned.to_string() }
         ),
         should: format!("banned: {keep_off}"),
-        fix: Fix::commands(Setting::IrqAffinity, Disturbs::CpuStall, commands).undone_by(undo),
+        fix: Fix::commands(Setting::IrqAffinity, Disturbance::CpuStall, commands).undone_by(undo),
         cpus: bad,
         target: "irqbalance".into(),
     }]
@@ -215,14 +215,14 @@ pub(super) fn strangers(machine: &Machine) -> Vec<Hit> {
             names.push(&stranger.comm);
         }
     }
-    let more = if names.len() > MOST_NAMES { ", …" } else { "" };
-    let named_programs = names.iter().take(MOST_NAMES).copied().collect::<Vec<_>>().join(", ");
+    let more = if names.len() > MAX_NAMES { ", …" } else { "" };
+    let named_programs = names.iter().take(MAX_NAMES).copied().collect::<Vec<_>>().join(", ");
     let fix = match all.as_slice() {
         [one] => Fix::set(Setting::ThreadCpus, &Place::name(one.tid), &one.cpus.to_string(), &free),
         _ => {
             let slices = ["system.slice", "user.slice"];
             let set = |value: &str| slices.map(|slice| format!("systemctl set-property {slice} AllowedCPUs={value}"));
-            Fix::commands(Setting::CgroupCpus, Disturbs::CpuStall, set(&free)).undone_by(set(""))
+            Fix::commands(Setting::CgroupCpus, Disturbance::CpuStall, set(&free)).undone_by(set(""))
         }
     };
     let (count, s) = (all.len(), if all.len() == 1 { "" } else { "s" });

@@ -4,7 +4,7 @@ use super::Hit;
 use crate::fix::Fix;
 use crate::machine::Machine;
 use latpath_placement::Job;
-use latpath_settings::{Disturbs, Place, Setting};
+use latpath_settings::{Disturbance, Place, Setting};
 
 /// Clock sources outside the CPU, which are slow to read.
 const SLOW: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"];
@@ -34,7 +34,7 @@ pub(super) fn no_clock_service(machine: &Machine) -> Vec<Hit> {
         what: "no program sets this host's clock (ptp4l, phc2sys, timemaster, chronyd)".into(),
         now: "none".into(),
         should: "chronyd, or ptp4l with phc2sys".into(),
-        fix: Fix::commands(Setting::ServicePriority, Disturbs::Nothing, commands)
+        fix: Fix::commands(Setting::ServicePriority, Disturbance::Nothing, commands)
             .undone_by(["systemctl disable --now chrony"]),
         ..Hit::default()
     }]

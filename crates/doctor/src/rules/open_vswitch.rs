@@ -4,19 +4,19 @@ use super::Hit;
 use crate::fix::Fix;
 use crate::machine::Machine;
 use latpath_counters::Datapath;
-use latpath_settings::{Disturbs, Setting};
+use latpath_settings::{Disturbance, Setting};
 
 /// Maximum share of packets without a matching flow, percent: the first packet of each connection has none.
-const MOST_MISSED: u64 = 5;
+const MAX_MISSED: u64 = 5;
 /// Minimum number of packets of a datapath for this share to be judged.
-const LEAST_PACKETS: u64 = 10_000;
+const MIN_PACKETS: u64 = 10_000;
 
 pub(super) fn slow_path(machine: &Machine) -> Vec<Hit> {
     let hit = |datapath: &Datapath| {
         let Datapath { name, hit, missed, lost, flows } = datapath;
         let packets = hit.saturating_add(*missed);
         let percent = missed.saturating_mul(100) / packets.max(1);
-        let is_missed = packets >= LEAST_PACKETS && percent > MOST_MISSED;
+        let is_missed = packets >= MIN_PACKETS && percent > MAX_MISSED;
         let commands = ["ovs-vsctl set Open_vSwitch . other_config:max-idle=60000"];
         (is_missed || *lost > 0).then(|| Hit {
             what: format!(
@@ -25,8 +25,8 @@ pub(super) fn slow_path(machine: &Machine) -> Vec<Hit> {
             ),
             target: name.clone(),
             now: format!("{percent} % without a flow, {lost} lost"),
-            should: format!("at most {MOST_MISSED} %, 0 lost"),
-            fix: Fix::commands(Setting::OvsConfig, Disturbs::Nothing, commands)
+            should: format!("at most {MAX_MISSED} %, 0 lost"),
+            fix: Fix::commands(Setting::OvsConfig, Disturbance::Nothing, commands)
                 .undone_by(["ovs-vsctl remove Open_vSwitch . other_config max-idle"]),
             ..Hit::default()
         })

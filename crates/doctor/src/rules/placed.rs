@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use latpath_linux::Cpus;
 use latpath_model::text::quoted;
 use latpath_placement::{Collision, CollisionKind, Interrupt, Job, Placement, Worker};
-use latpath_settings::{Disturbs, Place, Setting};
+use latpath_settings::{Disturbance, Place, Setting};
 
 /// Words in the names of interrupts that the kernel places itself (managed interrupts): their affinity cannot be
 /// changed.
@@ -39,7 +39,7 @@ pub(super) fn pin(machine: &Machine, worker: &Worker, cpus: &str) -> Fix {
         }
         _ => format!("virsh emulatorpin {name} {cpus} --live --config"),
     };
-    Fix::commands(Setting::ThreadCpus, Disturbs::Nothing, [command(cpus)]).undone_by([command(&old)])
+    Fix::commands(Setting::ThreadCpus, Disturbance::Nothing, [command(cpus)]).undone_by([command(&old)])
 }
 
 fn worker<'a>(machine: &'a Machine, collision: &Collision) -> Option<&'a Worker> {
@@ -188,7 +188,7 @@ pub(super) fn pmd(machine: &Machine) -> Vec<Hit> {
             format!("ovs-vsctl set Open_vSwitch . other_config:pmd-cpu-mask={}", cpus.mask().replace(',', ""))
         };
         let fix =
-            Fix::commands(Setting::OvsConfig, Disturbs::LinkFlap, (!isolated.is_empty()).then(|| mask(&isolated)))
+            Fix::commands(Setting::OvsConfig, Disturbance::LinkFlap, (!isolated.is_empty()).then(|| mask(&isolated)))
                 .undone_by([mask(&collision.on)]);
         let what = format!("{} runs on {}, which is not isolated", collision.who, named(&collision.on));
         let should = if isolated.is_empty() { "an isolated CPU".into() } else { isolated.to_string() };

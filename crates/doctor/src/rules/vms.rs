@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use latpath_linux::Cpus;
 use latpath_model::text::quoted;
 use latpath_placement::{Job, Worker};
-use latpath_settings::{Disturbs, Place, Setting};
+use latpath_settings::{Disturbance, Place, Setting};
 use latpath_vms::{Tap, Vm};
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ const SHORTEST_QUEUE: u32 = 500;
 const USUAL_QUEUE: u32 = 1000;
 /// Minimum number of vectors of a virtio network device with one pair of queues: one per queue, and one for its
 /// configuration.
-const LEAST_VECTORS: u32 = 3;
+const MIN_VECTORS: u32 = 3;
 
 /// Changes a virtual machine's definition, through virsh or options of its command line.
 fn redefine(vm: &Vm, setting: Setting, element: &str, option: &str) -> Fix {
@@ -24,7 +24,7 @@ fn redefine(vm: &Vm, setting: Setting, element: &str, option: &str) -> Fix {
         true => format!("virsh edit {} # {element}", quoted(&vm.name)),
         false => format!("# start {} with {option}", vm.name.escape_debug()),
     };
-    Fix::commands(setting, Disturbs::VmRestart, [command])
+    Fix::commands(setting, Disturbance::VmRestart, [command])
 }
 
 pub(super) fn emulated(machine: &Machine) -> Vec<Hit> {
@@ -146,7 +146,7 @@ pub(super) fn vectors(machine: &Machine) -> Vec<Hit> {
     let few = |text: &str| {
         let counts =
             text.split("vectors ").skip(1).filter_map(|rest| rest.split(';').next()?.trim().parse::<u32>().ok());
-        counts.min().filter(|n| *n < LEAST_VECTORS)
+        counts.min().filter(|n| *n < MIN_VECTORS)
     };
     let hit = |vm: &Vm| {
         let text = machine.placement.value_at(Setting::VmVirtqueues, &vm.name)?;
@@ -317,7 +317,7 @@ pub(super) fn definition(machine: &Machine) -> Vec<Hit> {
             target: vcpu.name.clone(),
             now: known.into(),
             should: vcpu.cpus.to_string(),
-            fix: Fix::commands(Setting::VmPinning, Disturbs::Nothing, [set(&vcpu.cpus.to_string())])
+            fix: Fix::commands(Setting::VmPinning, Disturbance::Nothing, [set(&vcpu.cpus.to_string())])
                 .undone_by([set(if known == "not pinned" { "r" } else { known })]),
             cpus: vcpu.cpus.clone(),
         });

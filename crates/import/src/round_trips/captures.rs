@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Maximum number of late round trips that are kept.
-const MOST_LATE: usize = 1000;
+const MAX_LATE: usize = 1000;
 /// Maximum number of round trips from which the baseline is learnt.
 const BASELINE: usize = 128;
 const NO_RECORD: &str = "a log of round trips has no record of what its machines did";
@@ -54,9 +54,9 @@ impl Late {
         }
         self.late += 1;
         let is_worse = |least: &Reverse<Trip>| least.0 .0 < time;
-        if self.worst.len() < MOST_LATE || self.worst.peek().is_some_and(is_worse) {
+        if self.worst.len() < MAX_LATE || self.worst.peek().is_some_and(is_worse) {
             self.worst.push(Reverse(trip()));
-            if self.worst.len() > MOST_LATE {
+            if self.worst.len() > MAX_LATE {
                 self.worst.pop();
             }
         }

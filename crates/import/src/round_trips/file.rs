@@ -14,9 +14,9 @@ pub(super) const SEQUENCE: &str = "sequence";
 /// Columns that every log has.
 const REQUIRED: [&str; 5] = [SEQUENCE, "t1_app_ns", "t1_nic_ns", "t4_nic_ns", "round_trip_ns"];
 /// Maximum length of a CSV line, bytes; 40 columns of 20 digits need less.
-const MOST_LINE: u64 = 4096;
+const MAX_LINE: u64 = 4096;
 /// Maximum number of columns; no log has that many.
-const MOST_COLUMNS: usize = 64;
+const MAX_COLUMNS: usize = 64;
 /// Maximum size of a share: bytes of CSV, and (`SHARE_GROUPS`) row groups of Parquet.
 const SHARE_BYTES: usize = 32 << 20;
 const SHARE_GROUPS: usize = 64;
@@ -39,7 +39,7 @@ enum Files {
 
 /// A share of a log's rows, in the order of the log.
 #[derive(Clone, Debug)]
-pub(super) enum Share {
+pub(super) enum LogPart {
     /// Lines of CSV that begin in this range of bytes.
     Lines(Range<u64>),
     /// Row groups of a Parquet file: index of the file, and range of groups.
@@ -79,7 +79,7 @@ impl LogFile {
             (Some(lacking), _) => {
                 Err(wrong(path, format!("it is not a log of latpath ping: it has no column {lacking}")))
             }
-            (None, n) if n > MOST_COLUMNS => {
+            (None, n) if n > MAX_COLUMNS => {
                 Err(wrong(path, format!("it is not a log of latpath ping: it has {n} columns")))
             }
             _ => Ok(log),
@@ -98,12 +98,12 @@ impl LogFile {
     ///
     /// # Errors
     /// A file cannot be opened.
-    pub fn shares(&self) -> Result<Vec<Share>, RunError> {
+    pub fn shares(&self) -> Result<Vec<LogPart>, RunError> {
         let files = match &self.files {
             Files::Csv => {
                 let (begin, end) = (self.head()?.2, self.bytes());
                 let from = (begin..end).step_by(SHARE_BYTES);
-                return Ok(from.map(|a| Share::Lines(a..end.min(a + SHARE_BYTES as u64))).collect());
+                return Ok(from.map(|a| LogPart::Lines(a..end.min(a + SHARE_BYTES as u64))).collect());
             }
             Files::Parquet => 1,
             Files::Parts(parts) => parts.len(),
@@ -112,7 +112,7 @@ impl LogFile {
         for file in 0..files {
             let groups = self.reader(file)?.groups();
             let from = (0..groups).step_by(SHARE_GROUPS);
-            shares.extend(from.map(|a| Share::Groups(file, a..groups.min(a + SHARE_GROUPS))));
+            shares.extend(from.map(|a| LogPart::Groups(file, a..groups.min(a + SHARE_GROUPS))));
         }
         Ok(shares)
     }
@@ -122,10 +122,15 @@ impl LogFile {
     ///
     /// # Errors
     /// The file cannot be read, or a row group is damaged.
-    pub fn rows(&self, share: &Share, columns: &[String], visit: &mut dyn FnMut(Row) -> bool) -> Result<(), RunError> {
+    pub fn rows(
+        &self,
+        share: &LogPart,
+        columns: &[String],
+        visit: &mut dyn FnMut(Row) -> bool,
+    ) -> Result<(), RunError> {
         match share {
-            Share::Lines(bytes) => self.lines(bytes, columns, visit),
-            Share::Groups(file, groups) => self.groups(*file, groups.clone(), columns, visit),
+            LogPart::Lines(bytes) => self.lines(bytes, columns, visit),
+            LogPart::Groups(file, groups) => self.groups(*file, groups.clone(), columns, visit),
         }
     }
 
@@ -164,7 +169,7 @@ impl LogFile {
         while at < bytes.end && line(&mut file, &mut text).map_err(broken())? > 0 {
             at += text.len() as u64;
             let whole = std::str::from_utf8(&text).ok().and_then(|text| text.strip_suffix('\n'));
-            let cells: Vec<&str> = whole.unwrap_or_default().split(',').take(MOST_COLUMNS + 1).collect();
+            let cells: Vec<&str> = whole.unwrap_or_default().split(',').take(MAX_COLUMNS + 1).collect();
             let sequence = cells.get(sequence_at).and_then(|cell| cell.parse::<u64>().ok());
             let row = match sequence.filter(|_| cells.len() == head.len()) {
                 Some(sequence) => {
@@ -172,7 +177,7 @@ impl LogFile {
                     values.extend(places.iter().map(|at| cells[(*at)?].parse::<Ns>().ok()));
                     Row::Values(sequence, &values)
                 }
-                None if !text.ends_with(b"\n") && (text.len() as u64) < MOST_LINE => Row::Cut,
+                None if !text.ends_with(b"\n") && (text.len() as u64) < MAX_LINE => Row::Cut,
                 None => Row::Unreadable,
             };
             if !visit(row) {
@@ -224,7 +229,7 @@ impl LogFile {
 /// Reads a line, up to the maximum length of a line.
 fn line(file: &mut BufReader<File>, text: &mut Vec<u8>) -> io::Result<usize> {
     text.clear();
-    Read::take(file, MOST_LINE).read_until(b'\n', text)
+    Read::take(file, MAX_LINE).read_until(b'\n', text)
 }
 
 /// The parts that a killed process left of this log.

@@ -6,7 +6,7 @@
 //! `RESPONSE` (ns, with negative values written as 0) are not read. `SEQ` numbers the rows of each file separately, so the
 //! files are joined by time: one probe is in flight at a time, and its answer lies within its round trip.
 
-use super::{manifest, Found};
+use super::{manifest, LogProperties};
 use crate::{ImportError, Progress};
 use latpath_journey::Journey;
 use latpath_model::round_trip::{Stamp, Transaction};
@@ -20,7 +20,7 @@ use std::{
 };
 
 /// Maximum length of a line, bytes.
-const MOST_LINE: u64 = 1024;
+const MAX_LINE: u64 = 1024;
 /// Typical length of a row, bytes; used for the progress.
 const ROW: u64 = 185;
 /// Number of rows per round; the first round is used to judge whether the log is complete.
@@ -28,9 +28,9 @@ const BATCH: usize = 4096;
 /// Maximum pause between two transactions of a log that is complete, in multiples of a transaction's duration.
 const LONGEST_PAUSE: Ns = 3;
 /// Minimum percentage of the emitter's rows, among those during the reflector's log, that must have an answer.
-const LEAST_JOINED: u64 = 90;
+const MIN_JOINED: u64 = 90;
 /// Minimum number of rows for a log to be judged incomplete.
-const LEAST_ROWS: u64 = 20;
+const MIN_ROWS: u64 = 20;
 
 /// The stamp in each column of a file; `None` for columns that are not read.
 struct Columns(Vec<Option<Stamp>>);
@@ -70,7 +70,7 @@ impl Rows {
     fn open(path: &Path, all: &[(&str, Stamp)], role: &str) -> Result<Self, ImportError> {
         let mut file = BufReader::new(open_file(path).map_err(broken(path))?);
         let mut head = Vec::new();
-        file.by_ref().take(MOST_LINE).read_until(b'\n', &mut head).map_err(broken(path))?;
+        file.by_ref().take(MAX_LINE).read_until(b'\n', &mut head).map_err(broken(path))?;
         let head = String::from_utf8_lossy(&head).into_owned();
         let Some(columns) = Columns::read(&head, all) else {
             return Err(wrong(path, refused(&head, &mut file, role)));
@@ -83,7 +83,7 @@ impl Rows {
         loop {
             self.text.clear();
             self.line += 1;
-            let read = self.file.by_ref().take(MOST_LINE).read_until(b'\n', &mut self.text);
+            let read = self.file.by_ref().take(MAX_LINE).read_until(b'\n', &mut self.text);
             if read.map_err(broken(&self.path))? == 0 {
                 return Ok(None);
             }
@@ -280,7 +280,7 @@ impl Answers {
     }
 
     fn verdict(&self) -> Result<(), ImportError> {
-        if self.joined * 100 >= self.during * LEAST_JOINED && self.during > 0 {
+        if self.joined * 100 >= self.during * MIN_JOINED && self.during > 0 {
             return Ok(());
         }
         let why = format!(
@@ -308,8 +308,14 @@ pub fn import_rant(
     let bytes = emit.metadata().map_err(broken(emit))?.len();
     let rows = Rows::open(emit, &EMITTERS, "emit")?;
     let answers = reflect.map(Answers::open).transpose()?;
-    let mut import =
-        Import { rows, answers, is_by_nic: true, batch: Vec::new(), stamps: Vec::new(), found: Found::default() };
+    let mut import = Import {
+        rows,
+        answers,
+        is_by_nic: true,
+        batch: Vec::new(),
+        stamps: Vec::new(),
+        found: LogProperties::default(),
+    };
     let mut writer = None;
     let mut goes_on = true;
     while goes_on && !stop.load(Ordering::Relaxed) {
@@ -344,7 +350,7 @@ struct Import {
     batch: Vec<Transaction>,
     /// The stamp of each point.
     stamps: Vec<Stamp>,
-    found: Found,
+    found: LogProperties,
 }
 
 impl Import {
@@ -433,7 +439,7 @@ impl Import {
         };
         let pause = median(ends.windows(2).map(|two| two[1].0.saturating_sub(two[0].1)).collect());
         let time = median(ends.iter().map(|(from, to)| to.saturating_sub(*from)).collect());
-        if (ends.len() as u64) < LEAST_ROWS || pause <= time.saturating_mul(LONGEST_PAUSE) {
+        if (ends.len() as u64) < MIN_ROWS || pause <= time.saturating_mul(LONGEST_PAUSE) {
             return Ok(());
         }
         let why = format!(

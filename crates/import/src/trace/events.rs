@@ -9,7 +9,7 @@ use latpath_tracefs::text::{number, Line, Switch, Task};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Maximum number of names of each kind.
-const MOST_NAMES: usize = 1 << 15;
+const MAX_NAMES: usize = 1 << 15;
 /// Maximum length at which an unreadable line is quoted in messages, bytes.
 const SHOWN: usize = 60;
 /// First number assigned to a function in place of its address, which traces do not contain.
@@ -66,14 +66,14 @@ pub(crate) struct Reader {
     /// Number of unreadable `sched_switch` lines, and (`unread_switch`) the first of them.
     pub unread_switches: u64,
     pub unread_switch: String,
-    /// The source files or buffers named in lines, up to `MOST_SOURCES`.
+    /// The source files or buffers named in lines, up to `MAX_SOURCES`.
     pub sources: BTreeSet<String>,
     /// Whether some lines name no source.
     pub has_own_lines: bool,
 }
 
 /// Maximum number of source files or buffers that are distinguished in a text.
-const MOST_SOURCES: usize = 8;
+const MAX_SOURCES: usize = 8;
 
 impl Reader {
     /// Names of functions, by the numbers assigned to them.
@@ -84,7 +84,7 @@ impl Reader {
     /// Parses a line. `t`: its time on the run's timeline.
     pub fn read(&mut self, line: &Line<'_>, t: Ns) -> ParsedLine {
         match line.source {
-            Some(source) if !self.sources.contains(source) && self.sources.len() < MOST_SOURCES => {
+            Some(source) if !self.sources.contains(source) && self.sources.len() < MAX_SOURCES => {
                 self.sources.insert(printable(source));
             }
             Some(_) => {}
@@ -106,7 +106,7 @@ impl Reader {
         if pid == 0 || name.is_empty() || name.starts_with('<') {
             return;
         }
-        let has_room = self.threads.len() < MOST_NAMES;
+        let has_room = self.threads.len() < MAX_NAMES;
         match self.threads.get_mut(&pid) {
             Some((known, of)) => {
                 if known != name {
@@ -125,7 +125,7 @@ impl Reader {
         if let Some(known) = self.functions.get(name) {
             return Some(*known);
         }
-        (self.functions.len() < MOST_NAMES).then(|| {
+        (self.functions.len() < MAX_NAMES).then(|| {
             self.functions.insert(printable(name), next);
             next
         })
@@ -193,7 +193,7 @@ impl Reader {
             "irq_handler_entry" => {
                 self.kinds.irqs = true;
                 let irq = value(args, "irq=")?;
-                if let (Some((_, name)), true) = (args.split_once("name="), self.irqs.len() < MOST_NAMES) {
+                if let (Some((_, name)), true) = (args.split_once("name="), self.irqs.len() < MAX_NAMES) {
                     self.irqs.entry(irq).or_insert_with(|| printable(name.trim()));
                 }
                 EventKind::IrqEntry(irq)

@@ -20,11 +20,11 @@ const BEFORE: usize = 1024;
 /// throughout.
 const BEHIND: usize = 64;
 const BEHIND_NS: Ns = 20_000_000;
-/// Maximum number of events per window, and in all windows together (`MOST_OF_ALL`); bounds memory use for any trace.
-const MOST: usize = 1 << 18;
-const MOST_OF_ALL: usize = 4 << 20;
+/// Maximum number of events per window, and in all windows together (`MAX_OF_ALL`); bounds memory use for any trace.
+const MAX: usize = 1 << 18;
+const MAX_OF_ALL: usize = 4 << 20;
 /// Maximum number of CPUs.
-const MOST_CPUS: u32 = 1024;
+const MAX_CPUS: u32 = 1024;
 
 /// An extracted window.
 #[derive(Debug, Default)]
@@ -102,7 +102,7 @@ pub(crate) fn cut_out(path: &Path, times: &[(Ns, Ns)], ahead: Ns, stop: &AtomicB
         let t = line.t.saturating_sub(ahead);
         span = Some(span.map_or((t, t), |(first, last)| (first.min(t), last.max(t))));
         match reader.read(&line, t) {
-            _ if line.cpu >= MOST_CPUS => {}
+            _ if line.cpu >= MAX_CPUS => {}
             ParsedLine::Event(event) => cutter.take(line.cpu, event),
             ParsedLine::Packet(packet) => cutter.take_packet(packet),
             ParsedLine::Nothing => {}
@@ -174,7 +174,7 @@ impl Cutter {
             if *behind > BEHIND || cut.is_full {
                 continue;
             }
-            if open.events >= MOST || self.all >= MOST_OF_ALL {
+            if open.events >= MAX || self.all >= MAX_OF_ALL {
                 cut.is_full = true;
                 continue;
             }
@@ -207,7 +207,7 @@ impl Cutter {
         self.turn(packet.t);
         for open in self.open.iter().filter(|open| packet.t <= open.to) {
             let packets = &mut self.cuts[open.at].packets;
-            if packets.len() < MOST {
+            if packets.len() < MAX {
                 packets.push(packet);
             }
         }

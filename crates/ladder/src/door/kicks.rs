@@ -1,6 +1,6 @@
 //! Kicks of queues from guests, and the rounds of the vhost workers that serve them.
 
-use super::MOST_KNOWN;
+use super::MAX_KNOWN;
 use crate::threads::Mark;
 use latpath_model::Ns;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ impl Kicks {
 
     /// A worker begins a round of a queue. Returns the first kick since its previous round.
     pub fn round_begins(&mut self, eventfd: u32) -> Option<Mark> {
-        if self.0.len() >= MOST_KNOWN && !self.0.contains_key(&eventfd) {
+        if self.0.len() >= MAX_KNOWN && !self.0.contains_key(&eventfd) {
             self.0.clear();
         }
         self.0.insert(eventfd, Kick::default())?.first

@@ -459,13 +459,13 @@ fn packets_are_bounded() {
     let mut host = without_rounds();
     host.transfer(0, worker(0), Transfer::Round { kick: 90, call: 7, to_guest: true });
     host.transfer(0, worker(0), Transfer::Signal(7));
-    for _ in 0..MOST_PACKETS + 5 {
+    for _ in 0..MAX_PACKETS + 5 {
         host.read(worker(0), 0);
         if host.truth.len().is_multiple_of(50) {
             host.transfer(0, worker(0), Transfer::Signal(7));
         }
     }
-    assert_eq!((host.door.counts().unknown, host.held()), (5, MOST_PACKETS as u64));
+    assert_eq!((host.door.counts().unknown, host.held()), (5, MAX_PACKETS as u64));
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
     options.readers = readers.lines().map(str::to_owned).collect();
     options.nic_times = request.option(StartRequest::NIC_TIMES).is_some();
     let places = request.option(StartRequest::PLACES).is_some();
-    let sampler = number(StartRequest::PROFILE).map(|hz| sampler(hz.clamp(1, MOST_HZ) as u32, places));
+    let sampler = number(StartRequest::PROFILE).map(|hz| sampler(hz.clamp(1, MAX_HZ) as u32, places));
     let source = match request.streams.is_empty() && sampler.is_some() {
         true => Watched(None),
         false => Watched(Some(Box::new(Probe::attach(options).map_err(|e| e.to_string())?))),
@@ -113,7 +113,7 @@ fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
 }
 
 /// Maximum sampling rate that a host may request, Hz.
-const MOST_HZ: i64 = 10_000;
+const MAX_HZ: i64 = 10_000;
 
 fn sampler(frequency: u32, places: bool) -> MakeSampler {
     Box::new(move || {

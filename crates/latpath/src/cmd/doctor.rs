@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// Maximum number of runs in the current directory whose causes are read although the user named none.
-const MOST_RUNS: usize = 3;
+const MAX_RUNS: usize = 3;
 /// Maximum size of the captures of such a run, bytes: explaining a megabyte takes tens of milliseconds.
-const MOST_BYTES: u64 = 8 << 20;
+const MAX_BYTES: u64 = 8 << 20;
 
 /// Find faults of this machine that can delay packets: settings, and the CPUs of threads and interrupts. Shows the cost
 /// of each fault in recordings, and the commands that fix it and undo the fix.
@@ -104,8 +104,8 @@ fn of_directory(directory: &Path) -> Vec<RunCost> {
     let mut found: Vec<(SystemTime, PathBuf)> = paths.filter_map(|path| Some((begun(&path)?, path))).collect();
     found.sort();
     let mut runs = Vec::new();
-    for (_, path) in found.iter().rev().take(MOST_RUNS) {
-        if captured(path) > MOST_BYTES {
+    for (_, path) in found.iter().rev().take(MAX_RUNS) {
+        if captured(path) > MAX_BYTES {
             let path = quoted(path);
             eprintln!(
                 "latpath: {path} is not read, because its captures are large; to do so: latpath doctor --run {path}"

@@ -36,7 +36,7 @@ pub struct Args {
     streams: Vec<StreamSpec>,
     /// Format of the files, if their first bytes do not show it; rant: logs of round trips
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
-    format: Option<Made>,
+    format: Option<ImportedRun>,
     /// Packets per second of svtrace's results, which contain no times of day
     #[arg(long, value_name = "F", value_parser = crate::cmd::values::whole::<u32>(1..=1_000_000))]
     rate: Option<u32>,
@@ -79,17 +79,17 @@ pub struct Args {
 
 /// The result of the import, and the format of its files.
 #[derive(Clone, Copy)]
-enum Made {
+enum ImportedRun {
     Run(Format),
     RunOfRant,
     RunOfDurations,
 }
 
-fn formats() -> impl TypedValueParser<Value = Made> {
+fn formats() -> impl TypedValueParser<Value = ImportedRun> {
     let of_name = |name: String| match name.as_str() {
-        rant::NAME => Ok(Made::RunOfRant),
-        DURATIONS => Ok(Made::RunOfDurations),
-        _ => Format::ALL.into_iter().find(|f| f.name() == name).map(Made::Run).ok_or("no such format"),
+        rant::NAME => Ok(ImportedRun::RunOfRant),
+        DURATIONS => Ok(ImportedRun::RunOfDurations),
+        _ => Format::ALL.into_iter().find(|f| f.name() == name).map(ImportedRun::Run).ok_or("no such format"),
     };
     let names = Format::ALL.map(Format::name).into_iter().chain([DURATIONS, rant::NAME]);
     PossibleValuesParser::new(names).try_map(of_name)
@@ -97,9 +97,9 @@ fn formats() -> impl TypedValueParser<Value = Made> {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let format = match args.format {
-        Some(Made::RunOfRant) => return rant::run(&args),
-        Some(Made::RunOfDurations) => return svtrace::run(args),
-        Some(Made::Run(format)) => Some(format),
+        Some(ImportedRun::RunOfRant) => return rant::run(&args),
+        Some(ImportedRun::RunOfDurations) => return svtrace::run(args),
+        Some(ImportedRun::Run(format)) => Some(format),
         None => None,
     };
     let sources =

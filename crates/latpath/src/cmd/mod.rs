@@ -44,7 +44,7 @@ mod window;
 mod wire;
 
 use latpath_report::Style;
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 
 /// A flag's time in ns.
 fn ns(time: std::time::Duration) -> latpath_model::Ns {
@@ -60,7 +60,7 @@ fn quoted(path: &std::path::Path) -> String {
 
 /// The style that standard output supports.
 fn style() -> Style {
-    let letters = Letters::from_env();
+    let letters = CharacterSet::from_env();
     match latpath_screen::width() {
         Some(columns) => Style::of_terminal(letters, columns, latpath_screen::has_colours()),
         None => letters.into(),

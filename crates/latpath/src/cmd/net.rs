@@ -63,7 +63,7 @@ struct Show {
 #[derive(ClapArgs)]
 struct Example {
     /// The way into the VM
-    way: Named,
+    way: TopologyName,
 }
 
 /// Print the interface of each guest as XML for libvirt
@@ -76,7 +76,7 @@ struct Xml {
 
 /// A way's name on the command line.
 #[derive(Clone, Copy, ValueEnum)]
-enum Named {
+enum TopologyName {
     Bridge,
     Macvtap,
     Xdp,
@@ -84,14 +84,14 @@ enum Named {
     OvsAfxdp,
 }
 
-impl From<Named> for Way {
-    fn from(named: Named) -> Self {
+impl From<TopologyName> for Way {
+    fn from(named: TopologyName) -> Self {
         match named {
-            Named::Bridge => Self::Bridge,
-            Named::Macvtap => Self::Macvtap,
-            Named::Xdp => Self::Xdp,
-            Named::Ovs => Self::Ovs,
-            Named::OvsAfxdp => Self::OvsAfxdp,
+            TopologyName::Bridge => Self::Bridge,
+            TopologyName::Macvtap => Self::Macvtap,
+            TopologyName::Xdp => Self::Xdp,
+            TopologyName::Ovs => Self::Ovs,
+            TopologyName::OvsAfxdp => Self::OvsAfxdp,
         }
     }
 }

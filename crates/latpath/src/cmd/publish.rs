@@ -43,7 +43,7 @@ const PAUSE_TOO_LONG: Ns = 3_600_000_000_000;
 /// Rate in frames per second above which several overdue frames are sent in one system call.
 const BATCH_ABOVE_HZ: f64 = 50_000.0;
 /// Maximum number of frames per system call.
-const MOST_BATCH: usize = 64;
+const MAX_BATCH: usize = 64;
 
 /// Flags of synthetic frames; frames of a file already have these properties.
 const OF_SYNTHETIC: [&str; 14] = [
@@ -152,7 +152,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     wake_early: Option<Duration>,
     /// Maximum number of frames per system call [default: 1; 64 above 50,000 frames/s]
-    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u8>(1..=MOST_BATCH as u64))]
+    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u8>(1..=MAX_BATCH as u64))]
     batch: Option<u8>,
     /// Pass frames directly to the driver; latpath then has no tx point on this device
     #[arg(long)]
@@ -269,7 +269,7 @@ fn measure(args: Args) -> Result<Outcome> {
     if args.corrupt {
         frames = Box::new(Corrupted::new(frames, args.seed));
     }
-    let default_batch = if hz.is_none_or(|hz| hz > BATCH_ABOVE_HZ) { MOST_BATCH } else { 1 };
+    let default_batch = if hz.is_none_or(|hz| hz > BATCH_ABOVE_HZ) { MAX_BATCH } else { 1 };
     let options = PublishOptions {
         start: args.delay.map(on_the_second),
         duration: args.stop_after.duration.map(ns),

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Maximum number of rows in the tables: a flood of names on a bus must not flood the terminal.
-const MOST_ROWS: usize = 200;
+const MAX_ROWS: usize = 200;
 
 #[derive(ClapArgs)]
 #[command(about = format!("List the streams that pass a device or stand in a capture: {}", listed_titles()))]
@@ -158,7 +158,7 @@ fn text(heard: &Heard, place: &str, are_several: bool, width: usize) -> String {
     let (streams, mut lines) = (found.streams(), Vec::new());
     let are_several = are_several || streams.windows(2).any(|two| two[0].interface != two[1].interface);
     let interface = |s: &FoundStream| devices.get(s.interface).map(String::as_str).filter(|_| are_several);
-    let shown = &streams[..streams.len().min(MOST_ROWS)];
+    let shown = &streams[..streams.len().min(MAX_ROWS)];
     for of_protocol in shown.chunk_by(|a, b| a.stream.matcher.protocol() == b.stream.matcher.protocol()) {
         if !lines.is_empty() {
             lines.push(String::new());
@@ -172,7 +172,7 @@ fn text(heard: &Heard, place: &str, are_several: bool, width: usize) -> String {
     if streams.is_empty() {
         lines.push(format!("{place}: no {}", listed_titles()));
     }
-    let more = streams.len().saturating_sub(MOST_ROWS) as u64;
+    let more = streams.len().saturating_sub(MAX_ROWS) as u64;
     let unread = format!("frames cannot be read: {}", found.unread);
     let notes = [
         (more, "more streams (--json lists all)"),

@@ -56,7 +56,7 @@ struct List {
   latpath tune plan ./my-profile.toml --set peer=10.0.0.2")]
 struct PlanArgs {
     #[command(flatten)]
-    what: What,
+    what: ProfileArgs,
     /// Add the reason and the source of each line
     #[arg(long, conflicts_with = "json")]
     why: bool,
@@ -118,7 +118,7 @@ struct Undo {
 
 /// A profile and its variables.
 #[derive(ClapArgs)]
-struct What {
+struct ProfileArgs {
     /// The profile: a name (latpath tune list), or a file with a dot or a slash in its name (docs/tune.md)
     #[arg(value_name = "PROFILE")]
     profile: String,
@@ -129,7 +129,7 @@ struct What {
     variables: VariableArgs,
 }
 
-impl What {
+impl ProfileArgs {
     fn profile(&self) -> Result<Profile> {
         let profile = find(&self.profile)?;
         match &self.run {

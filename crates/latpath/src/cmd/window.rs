@@ -91,7 +91,7 @@ impl Window {
     }
 
     /// Starts the command, and returns at the end of the window; calls `step` about 20 times a second.
-    fn pass(&self, stop: &AtomicBool, quiet: bool, mut step: impl FnMut()) -> Result<Passed> {
+    fn pass(&self, stop: &AtomicBool, quiet: bool, mut step: impl FnMut()) -> Result<FinishedWindow> {
         let mut workload = Command::start(&self.command, self.machine.take())?;
         let mut progress = Progress::begin(self.quiet || quiet && !self.command.is_empty());
         let ended = pass(
@@ -104,7 +104,7 @@ impl Window {
             },
         )?;
         progress.end();
-        Ok(Passed { workload, ended })
+        Ok(FinishedWindow { workload, ended })
     }
 }
 
@@ -148,12 +148,12 @@ pub fn usage(error: StartError) -> anyhow::Error {
 }
 
 /// A finished window.
-pub struct Passed {
+pub struct FinishedWindow {
     workload: Option<Command>,
     ended: Option<End>,
 }
 
-impl Passed {
+impl FinishedWindow {
     /// Ends the command if it still runs. Returns an error if it failed; the figures are printed in any case.
     pub fn outcome(mut self) -> Result<Outcome> {
         if let Some(workload) = &mut self.workload {

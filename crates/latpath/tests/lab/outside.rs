@@ -177,7 +177,7 @@ type Pool = Mutex<Option<(Lab, Hypervisor)>>;
 /// an overloaded host it may also get no CPU for seconds, so that packets take longer than on any real machine. In
 /// these cases the test is repeated in a new machine, and the repetition is reported.
 fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<(), Failed> {
-    let mut left = MOST_AGAIN;
+    let mut left = MAX_AGAIN;
     loop {
         match attempt(pool, programs, home, test, whole)? {
             Attempt::Done => return Ok(()),
@@ -189,7 +189,7 @@ fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) 
 }
 
 /// Maximum number of repetitions of a test.
-const MOST_AGAIN: u32 = 2;
+const MAX_AGAIN: u32 = 2;
 
 enum Attempt {
     Done,

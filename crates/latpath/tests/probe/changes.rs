@@ -160,7 +160,8 @@ fn tag_taken_off() -> Result<(), Failed> {
         let sent = send(&bench, &others);
         latpath_testkit::waits::pace(Duration::from_millis(20));
         probe.drain(&mut seen);
-        sent.is_ok() && probe.remarks().iter().any(|r| r.what == latpath_probe::Remarked::OtherVlan(8) && r.count > 60)
+        sent.is_ok()
+            && probe.remarks().iter().any(|r| r.what == latpath_probe::RemarkKind::OtherVlan(8) && r.count > 60)
     })?;
     equal("notes", probe.notes().iter().filter(|note| note.contains(&name)).count(), 0)
 }

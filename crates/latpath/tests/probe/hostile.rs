@@ -15,9 +15,9 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
 }
 
 /// Repeats the same frames.
-struct Again(Vec<Vec<u8>>, usize);
+struct RepeatedFrames(Vec<Vec<u8>>, usize);
 
-impl Frames for Again {
+impl Frames for RepeatedFrames {
     fn next(&mut self, out: &mut Vec<u8>) -> Option<Ns> {
         out.clear();
         out.extend(&self.0[self.1 % self.0.len()]);
@@ -35,7 +35,7 @@ fn broken(n: usize, seed: u64) -> Vec<Vec<u8>> {
     two.asdus.push(AsduSpec { smp_cnt: 12, svid: "MU02".into(), ..two.asdus[0].clone() });
     let long = frame(&"x".repeat(60), 5);
     let good = [frame("MU01", 7), tagged(frame("MU01", 8), 5), two, long].iter().map(bytes).collect();
-    let mut frames = Corrupted::new(Again(good, 0), seed);
+    let mut frames = Corrupted::new(RepeatedFrames(good, 0), seed);
     let mut out = Vec::new();
     (0..n)
         .map(|_| {

@@ -1,7 +1,7 @@
 //! IP packets: on devices without an Ethernet header, and in fragments.
 
 use crate::*;
-use latpath_probe::Remarked;
+use latpath_probe::RemarkKind;
 use latpath_testkit::{bench, equal, trial, Lack};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -99,7 +99,7 @@ fn fragments() -> Result<(), Failed> {
     until("fragments are remarked", || {
         probe.drain(&mut sightings);
         let is_all = sightings.len() >= LINE.len() * PACKETS as usize;
-        let counts = probe.remarks().iter().filter(|r| r.what == Remarked::Fragments && r.device == "lp-pub");
+        let counts = probe.remarks().iter().filter(|r| r.what == RemarkKind::Fragments && r.device == "lp-pub");
         counts.map(|r| r.count).max() == Some(u64::from(PACKETS)) && is_all
     })?;
     let note = probe.notes().into_iter().find(|note| note.contains("in fragments")).ok_or("no note")?;

@@ -1,7 +1,7 @@
 //! Options that select journeys, thresholds, segments and limits.
 
 use crate::runs::{parsed, segment, stderr, stdout, Bench, PACKETS, POINTS, START, START_UTC, STREAMS};
-use latpath_analysis::About;
+use latpath_analysis::LimitOrigin;
 use latpath_clock::Step;
 use latpath_model::SegmentKind;
 use latpath_report::Report;
@@ -142,7 +142,7 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
     // A profile may name a segment that a run lacks: then the limit cannot be judged.
     assert!(said.contains("limit Tnet:max<=1ms cannot be judged: not measured"), "{said}");
     let limits = parsed::<Report>(&out).limits;
-    assert_eq!(limits[1].about, Some(About { name: "Losses".into(), source: "bay 7".into() }));
+    assert_eq!(limits[1].about, Some(LimitOrigin { name: "Losses".into(), source: "bay 7".into() }));
     assert_eq!([&limits[1].broken, &limits[2].measured], [&None; 2]);
     let xml = std::fs::read_to_string(bench.dir.path().join("limits.xml")).unwrap();
     assert!(

@@ -14,7 +14,7 @@ const PACKETS: u64 = 4000;
 
 /// Properties of a run.
 #[derive(Clone, Copy)]
-struct Like {
+struct RunProperties {
     /// Seed of its noise.
     seed: u64,
     /// The VM's time, as a percentage of the other runs'.
@@ -26,9 +26,9 @@ struct Like {
     is_held: bool,
 }
 
-const BASE: Like = Like { seed: 0, vm: 100, rate: 200, packets: PACKETS, is_held: false };
+const BASE: RunProperties = RunProperties { seed: 0, vm: 100, rate: 200, packets: PACKETS, is_held: false };
 
-impl Like {
+impl RunProperties {
     fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
@@ -76,7 +76,7 @@ impl Like {
 fn groups(vm: Ns) -> Bench {
     let bench = Bench::new();
     for seed in 1..=5 {
-        Like { vm, ..BASE }.seed(seed).write(&bench, &format!("a{seed}"));
+        RunProperties { vm, ..BASE }.seed(seed).write(&bench, &format!("a{seed}"));
         BASE.seed(10 + seed).write(&bench, &format!("b{seed}"));
     }
     bench
@@ -176,7 +176,7 @@ fn a_limit_without_a_sign_is_held_against_each_new_recording() {
 fn packets_that_a_pattern_touches_are_left_out_where_that_is_asked_for() {
     let bench = Bench::new();
     for seed in 1..=5 {
-        Like { is_held: true, ..BASE }.seed(seed).write(&bench, &format!("a{seed}"));
+        RunProperties { is_held: true, ..BASE }.seed(seed).write(&bench, &format!("a{seed}"));
         BASE.seed(10 + seed).write(&bench, &format!("b{seed}"));
     }
     let max = |page: &Comparison| row_of(page, "total", "max").a.unwrap().value();
@@ -212,7 +212,7 @@ fn a_difference_within_the_clocks_error_is_none() {
     let bench = Bench::new();
     for seed in 1..=3 {
         let wide = |m: &mut Manifest| m.machines[1].clock.error_bound_ns = 50_000;
-        Like { vm: 110, ..BASE }.seed(seed).write_with(&bench, &format!("a{seed}"), wide);
+        RunProperties { vm: 110, ..BASE }.seed(seed).write_with(&bench, &format!("a{seed}"), wide);
         BASE.seed(10 + seed).write(&bench, &format!("b{seed}"));
     }
     let args = ["compare", "a1", "a2", "a3", "--against", "b1", "b2", "b3"];
@@ -224,9 +224,9 @@ fn a_difference_within_the_clocks_error_is_none() {
 fn what_was_loaded_otherwise_is_not_compared() {
     let bench = Bench::new();
     BASE.seed(1).write(&bench, "base");
-    Like { rate: 250, ..BASE }.seed(2).write(&bench, "faster");
-    Like { packets: 0, ..BASE }.seed(3).write(&bench, "empty");
-    Like { packets: 100, ..BASE }.seed(4).write(&bench, "short");
+    RunProperties { rate: 250, ..BASE }.seed(2).write(&bench, "faster");
+    RunProperties { packets: 0, ..BASE }.seed(3).write(&bench, "empty");
+    RunProperties { packets: 100, ..BASE }.seed(4).write(&bench, "short");
     BASE.seed(5).write_with(&bench, "other", |m| m.streams = vec!["svid:MU07".parse().unwrap()]);
     BASE.seed(6).write_with(&bench, "dropping", |m| m.tool.sightings_dropped = 500);
     for (run, why) in [

@@ -82,9 +82,9 @@ fn observed(names: &[String]) -> Vec<u8> {
 }
 
 /// An instrument of the guest.
-struct Observes(Vec<u8>);
+struct FixedInstrument(Vec<u8>);
 
-impl Observer for Observes {
+impl Observer for FixedInstrument {
     fn step(&mut self) {}
 
     fn end(self: Box<Self>, _: &AtomicBool) -> Vec<u8> {
@@ -120,7 +120,7 @@ pub fn run_if_asked() {
             let seen = observed(&names);
             let find = move |_: &str| -> Option<MakeObserver> {
                 let seen = seen.clone();
-                Some(Box::new(move || Ok(Box::new(Observes(seen)) as Box<dyn Observer>)))
+                Some(Box::new(move || Ok(Box::new(FixedInstrument(seen)) as Box<dyn Observer>)))
             };
             let observers: Option<FindObserver> = Some(Box::new(find));
             let mut options = ServeOptions { facts: facts(&names), commands, observers, ..ServeOptions::default() };

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Maximum number of threads of the process that are adjusted.
-const MOST_THREADS: usize = 4096;
+const MAX_THREADS: usize = 4096;
 /// Nice value of [`Priority::Low`], which gets about a tenth of a busy CPU.
 const LOW_NICE: i32 = 10;
 /// Nice value of threads whose work can always wait some ms ([`lower_priority`]).
@@ -114,7 +114,7 @@ impl Setter {
 }
 
 pub(super) fn threads() -> impl Iterator<Item = Pid> {
-    let numbers = Root::of(Path::new("/")).numbers("proc/self/task", MOST_THREADS).unwrap_or_default();
+    let numbers = Root::of(Path::new("/")).numbers("proc/self/task", MAX_THREADS).unwrap_or_default();
     numbers.into_iter().filter_map(|tid| i32::try_from(tid).ok()).map(Pid::from_raw)
 }
 

@@ -1,6 +1,6 @@
 //! The instrument: counting eBPF programs, and the counters of KVM and the devices.
 
-use super::{About, ExitsFigures};
+use super::{ExitsFigures, VmFacts};
 use crate::{Instrument, Needs, Scope, StartError};
 use latpath_bpf::Missing;
 use latpath_counters::{since, DeviceStatistics};
@@ -69,12 +69,12 @@ impl Counters {
         self.taps.extend(more.taps);
     }
 
-    fn about(&self, pid: u32, before: &Self, scope: &Scope) -> About {
+    fn about(&self, pid: u32, before: &Self, scope: &Scope) -> VmFacts {
         let vm = scope.vms().find(|vm| vm.pid == pid);
         let kvm = self.kvm.get(&pid).map(|now| now.since(before.kvm.get(&pid).copied().unwrap_or_default()));
         let threads = vm.into_iter().flat_map(|vm| &vm.threads);
         let workers = threads.filter(|thread| thread.kernel).map(|thread| thread.tid).collect();
         let traffic = vm.and_then(|vm| Traffic::of(vm, &since(&self.taps, &before.taps)));
-        About { name: vm.map(|vm| vm.name.clone()), kvm, traffic, workers }
+        VmFacts { name: vm.map(|vm| vm.name.clone()), kvm, traffic, workers }
     }
 }

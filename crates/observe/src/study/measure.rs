@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Maximum size of a load's output that is read, bytes.
-const MOST_PRINTED: u64 = 4 << 20;
+const MAX_PRINTED: u64 = 4 << 20;
 /// Divisor of the sampling rate when a distorted profile is repeated.
 const LESS_OFTEN: u32 = 11;
 
@@ -226,7 +226,7 @@ impl Study<'_> {
         let traffic = vm.and_then(|vm| Traffic::of(vm, &since(&after, &before))).unwrap_or_default();
         let mut text = String::new();
         let read = printed.seek(SeekFrom::Start(0));
-        read.and_then(|_| printed.take(MOST_PRINTED).read_to_string(&mut text)).ok();
+        read.and_then(|_| printed.take(MAX_PRINTED).read_to_string(&mut text)).ok();
         Ok(Work { took_ns, traffic, reported_bits_per_second: Work::reported(&text) })
     }
 }

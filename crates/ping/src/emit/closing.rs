@@ -13,7 +13,7 @@ use std::time::Duration;
 /// readings of the NIC clocks exist.
 const HOLD_NS: Ns = 700_000_000;
 /// Maximum number of held transactions; beyond it, the oldest are placed with the readings so far.
-const MOST_HELD: usize = 1 << 17;
+const MAX_HELD: usize = 1 << 17;
 /// Time that two readings of this machine's NIC clock usually take.
 const TWO_READINGS: Duration = Duration::from_millis(120);
 /// Maximum wait for two readings of this machine's NIC clock.
@@ -59,10 +59,10 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    /// Places transactions sent before `sent_before`, and any beyond `MOST_HELD`, on the timeline.
+    /// Places transactions sent before `sent_before`, and any beyond `MAX_HELD`, on the timeline.
     pub(super) fn release(&mut self, sent_before: Ns) {
         let is_ripe = |(t, _): &(Transaction, End)| t.raw.get(Stamp::T1App).is_none_or(|t1| t1 < sent_before);
-        while self.held.len() > MOST_HELD || self.held.front().is_some_and(is_ripe) {
+        while self.held.len() > MAX_HELD || self.held.front().is_some_and(is_ripe) {
             let Some((mut t, end)) = self.held.pop_front() else { return };
             self.timeline.map(&mut t);
             self.observer.closed(&t, end);

@@ -23,9 +23,9 @@ pub(super) const HELLO_WAIT_NS: Ns = 100_000_000;
 /// second.
 const PTP_WAIT_NS: Ns = 3_000_000_000;
 /// Minimum number of unanswered probes with which the timeout ends a run even if hellos are answered.
-const MOST_UNANSWERED: u64 = 3;
+const MAX_UNANSWERED: u64 = 3;
 /// Maximum number of messages read in a row; exceeds what a socket's buffer holds.
-const MOST_WAITING: usize = 1 << 14;
+const MAX_WAITING: usize = 1 << 14;
 
 /// State of the hellos.
 #[derive(Clone, Copy, Default)]
@@ -118,7 +118,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         // This thread may not have run during the wait: handle the messages that arrived meanwhile before declaring a
         // timeout.
         if wait > 0 && self.hello.answered < self.hello.number {
-            for _ in 0..MOST_WAITING {
+            for _ in 0..MAX_WAITING {
                 if !self.take(Wait::No)? {
                     break;
                 }
@@ -167,7 +167,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     /// Whether the peer has been silent for the plan's timeout. If several probes are unanswered, welcomes alone do not
     /// count: a route may pass only short messages.
     fn no_answer(&self, now: Ns) -> bool {
-        let unanswered = self.unanswered >= MOST_UNANSWERED && now - self.unanswered_since > self.plan.timeout;
+        let unanswered = self.unanswered >= MAX_UNANSWERED && now - self.unanswered_since > self.plan.timeout;
         unanswered || self.asked_since.is_some_and(|since| now - since > self.plan.timeout)
     }
 

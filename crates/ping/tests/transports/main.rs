@@ -285,8 +285,9 @@ fn answers_on<T: Transport<Peer = Peer> + Send>(pair: &Pair, mut there: T, room:
     equal("the longer probe", here.room(peer.framing) > room, true)?;
     let (stop, clocks) = (AtomicBool::new(false), Clocks::watch(None));
     thread::scope(|scope| {
-        let reflector = scope
-            .spawn(|| pair.there.inside(|| reflect(&mut there, &ReflectPlan::default(), &clocks, &mut Nobody, &stop)));
+        let reflector = scope.spawn(|| {
+            pair.there.inside(|| reflect(&mut there, &ReflectPlan::default(), &clocks, &mut NoReflector, &stop))
+        });
         let mut hello = || -> Result<Welcome, Failed> {
             here.send(peer, &message(Kind::Hello, 7, 1, CONTROL))?;
             let welcome = hear(&mut here)?.1;
@@ -389,9 +390,9 @@ impl Observer for Closed {
     }
 }
 
-struct Nobody;
+struct NoReflector;
 
-impl<P> Witness<P> for Nobody {
+impl<P> Witness<P> for NoReflector {
     fn begins(&mut self, _: &P, _: u32) {}
     fn ends(&mut self, _: &P, _: &Session) {}
     fn breach(&mut self, _: &P, _: &Session, _: u64) {}
@@ -419,8 +420,9 @@ fn ping<T: Transport<Peer = Peer> + Send>(pair: &Pair, here: T, there: T, peer: 
     };
     let mut kept = Closed::default();
     let (ended, reflected) = thread::scope(|scope| {
-        let reflector = scope
-            .spawn(|| pair.there.inside(|| reflect(&mut there, &ReflectPlan::default(), &clocks, &mut Nobody, &stop)));
+        let reflector = scope.spawn(|| {
+            pair.there.inside(|| reflect(&mut there, &ReflectPlan::default(), &clocks, &mut NoReflector, &stop))
+        });
         let never = AtomicBool::new(false);
         let ended = pair.here.inside(|| emit(&mut here, (), &plan, &clocks, &mut kept, &never));
         stop.store(true, Ordering::Relaxed);

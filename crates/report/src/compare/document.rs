@@ -6,7 +6,7 @@ use crate::page::{Block, ChartPlace, Page, Style};
 use latpath_analysis::LimitVerdict;
 use latpath_compare::{Comparison, Study};
 use latpath_model::Ns;
-use latpath_stats::units::{number_of, Letters};
+use latpath_stats::units::{number_of, CharacterSet};
 use latpath_stats::Bucket;
 use serde_json::{json, Value};
 
@@ -47,7 +47,7 @@ pub fn study_html(study: &Study, digests: &[(String, String)]) -> String {
 }
 
 fn new_page() -> Page {
-    Page::new(Style { is_for_people: true, ..Letters::Unicode.into() })
+    Page::new(Style { is_for_people: true, ..CharacterSet::Unicode.into() })
 }
 
 /// Adds the placeholders of a segment's charts.

@@ -12,12 +12,12 @@ use latpath_stats::units::share;
 use latpath_stats::Band;
 
 /// Maximum number of differing settings in the text; the HTML page and JSON contain all of them.
-const MOST_SETTINGS: usize = 40;
+const MAX_SETTINGS: usize = 40;
 
 /// Formats a comparison as text.
 pub fn comparison_text(comparison: &Comparison, style: Style) -> String {
     let mut page = Page::new(style);
-    write(&mut page, comparison, MOST_SETTINGS, |_, _| {});
+    write(&mut page, comparison, MAX_SETTINGS, |_, _| {});
     page.finish()
 }
 

@@ -5,7 +5,7 @@ use crate::document::escaped;
 use latpath_model::text::printable;
 use latpath_model::Ns;
 use latpath_profile::{folded_name, Frame, Kind, Profile};
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::io;
@@ -23,9 +23,9 @@ const ROW: usize = 18;
 const HEAD: usize = 64;
 const FOOT: usize = 44;
 /// Minimum share of all time for a frame to be drawn.
-const LEAST_SHARE: f64 = 0.0005;
+const MIN_SHARE: f64 = 0.0005;
 /// Minimum share of all time for a frame to show its name: wide enough for two characters.
-const LEAST_NAMED: f64 = 0.015;
+const MIN_NAMED: f64 = 0.015;
 
 /// A frame at its position among all call chains, drawn as one rectangle. Times in ns.
 struct Node<'p> {
@@ -78,7 +78,7 @@ fn nodes<'p>(chains: impl Iterator<Item = (&'p [Frame], Change)>) -> Vec<Node<'p
 
 fn duration(ns: i128) -> String {
     let most = i128::from(Ns::MAX);
-    Letters::Unicode.duration(Ns::try_from(ns.clamp(-most, most)).unwrap_or(Ns::MAX))
+    CharacterSet::Unicode.duration(Ns::try_from(ns.clamp(-most, most)).unwrap_or(Ns::MAX))
 }
 
 fn about(profile: &Profile) -> String {
@@ -156,7 +156,7 @@ impl Drawing {
             return Err(io::Error::other("the profile has no time to draw"));
         }
         let share = |ns: i128| ns as f64 / all as f64;
-        let drawn: Vec<&Node> = nodes.iter().filter(|node| share(node.total.now) >= LEAST_SHARE).collect();
+        let drawn: Vec<&Node> = nodes.iter().filter(|node| share(node.total.now) >= MIN_SHARE).collect();
         let rows = 1 + drawn.iter().map(|node| node.depth).max().unwrap_or(0);
         let height = HEAD + rows * ROW + FOOT;
         let most = drawn.iter().map(|node| (node.own.now - node.own.before).abs()).max().unwrap_or(0);
@@ -173,7 +173,7 @@ impl Drawing {
         );
         for node in drawn {
             let (class, opacity) = self.colour(node, most);
-            let label = match (share(node.total.now) >= LEAST_NAMED, node.frame) {
+            let label = match (share(node.total.now) >= MIN_NAMED, node.frame) {
                 (false, _) => String::new(),
                 (true, None) => "<text x=\"4\" y=\"13\">all</text>".into(),
                 (true, Some(frame)) => {

@@ -84,7 +84,7 @@ fn packet_at(page: &Page, packet: &PacketAt) -> String {
 
 /// Returns the data of all charts, as JSON without characters that HTML or XML would parse as markup.
 pub(super) fn data(findings: &Findings) -> String {
-    let page = Page::new(latpath_stats::units::Letters::Unicode);
+    let page = Page::new(latpath_stats::units::CharacterSet::Unicode);
     let (summary, charts) = (findings.summary, findings.charts);
     let segment = |charted: &ChartedSegment| {
         let label = summary.segments.get(charted.figures).map_or(String::new(), |s| label(&page, summary, s));
@@ -148,7 +148,7 @@ fn patterns(findings: &Findings) -> Vec<Value> {
 
 /// Returns the marks of the run: time in ns since the start of the first slot, and text.
 fn marks(findings: &Findings) -> Vec<Value> {
-    let page = Page::new(latpath_stats::units::Letters::Unicode);
+    let page = Page::new(latpath_stats::units::CharacterSet::Unicode);
     let since = |t: Ns| t.saturating_sub(findings.charts.begin_ns);
     findings.run.marks().iter().map(|mark| json!([since(mark.t_ns), page.clean(&mark.text)])).collect()
 }

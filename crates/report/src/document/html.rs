@@ -29,7 +29,7 @@ pub(crate) struct Sheet<'a> {
 }
 
 /// Maximum size of the document, bytes. Worst packets beyond it are left out.
-const MOST_BYTES: usize = 5_000_000;
+const MAX_BYTES: usize = 5_000_000;
 
 /// Writes the document as HTML.
 pub fn html(findings: &Findings) -> String {
@@ -40,11 +40,11 @@ pub fn html(findings: &Findings) -> String {
         let (limits, data, source) = (findings.limits, data.clone(), source.clone());
         let is_weak = !findings.weaknesses().is_empty();
         let page = sheet(&Sheet { title, blocks, limits, is_weak, data, source });
-        if page.len() <= MOST_BYTES || drawn == 0 {
+        if page.len() <= MAX_BYTES || drawn == 0 {
             return page;
         }
         // If a page is too long, worst packets make up most of it.
-        drawn = drawn * MOST_BYTES / page.len() * 19 / 20;
+        drawn = drawn * MAX_BYTES / page.len() * 19 / 20;
     }
 }
 

@@ -19,9 +19,9 @@ const LANES: usize = 12;
 const WORTH_A_LANE_PER_MILLE: i128 = 10;
 /// Maximum width of a lane's name, in columns of the terminal.
 const NAME: usize = 34;
-/// Minimum width of a lane's name, and of the chart (`LEAST_PICTURE`), in columns of the terminal.
-const LEAST_NAME: usize = 8;
-const LEAST_PICTURE: usize = 20;
+/// Minimum width of a lane's name, and of the chart (`MIN_PICTURE`), in columns of the terminal.
+const MIN_NAME: usize = 8;
+const MIN_PICTURE: usize = 20;
 /// Maximum number of steps shown between two points: the longest ones.
 const STEPS: usize = 6;
 /// Minimum share of the packet's time, in thousandths, for a separate step; shorter steps are summed.
@@ -157,10 +157,10 @@ fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunCon
     let ellipsis = page.letters.ellipsis();
     let machine = lanes.iter().map(|l| page.clean(&l.machine).width()).max().unwrap_or(0).min(16);
     // On a narrow page, names are shortened to leave columns for the chart.
-    let most = NAME.min(page.width.saturating_sub(2 + machine + 2 + 2 + LEAST_PICTURE)).max(LEAST_NAME);
+    let most = NAME.min(page.width.saturating_sub(2 + machine + 2 + 2 + MIN_PICTURE)).max(MIN_NAME);
     let names: Vec<String> = lanes.iter().map(|lane| cut(&lane_name(page, lane), most, ellipsis)).collect();
     let name = names.iter().map(|n| n.width()).max().unwrap_or(0);
-    let columns = page.width.saturating_sub(2 + machine + 2 + name + 2).max(LEAST_NAME);
+    let columns = page.width.saturating_sub(2 + machine + 2 + name + 2).max(MIN_NAME);
     page.line("");
     let indent = " ".repeat(2 + machine + 2 + name + 2);
     let (middle, end) = (page.duration(total / 2), page.duration(total));

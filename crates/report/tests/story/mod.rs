@@ -14,7 +14,7 @@ use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Ns, PacketSighting, Point, PointInfo, SegmentKind};
 use latpath_report::{explanation_text, Head};
 use latpath_run::{Manifest, Run, SpikeFile, SpikeFiles, SpikesRecord, Stamp, State, JOURNEYS, MANIFEST};
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
 use std::path::Path;
 
@@ -304,7 +304,7 @@ pub fn files() -> SpikeFiles {
 }
 
 /// The text of an explanation, in which `RUN` stands for the run's directory.
-pub fn shown(explanation: &Explanation, context: &RunContext, letters: Letters) -> String {
+pub fn shown(explanation: &Explanation, context: &RunContext, letters: CharacterSet) -> String {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());
     let text = explanation_text(&Head { run: &run, files: &files() }, explanation, context, letters);

@@ -5,7 +5,7 @@ use latpath_exits::{Exits, Reason, Traffic, Vcpu, VcpuTimes};
 use latpath_histogram::Histogram;
 use latpath_ladder::{Direction, LadderFigures, MeansReport, QueueReport, Rung, Step, Times, Variant};
 use latpath_model::Observation;
-use latpath_observe::exits::{About, ExitsFigures, VmExits};
+use latpath_observe::exits::{ExitsFigures, VmExits, VmFacts};
 use latpath_observe::profile::CallLine;
 use latpath_observe::queues::{Device, QueueFigures, QueuesFigures, Sizes};
 use latpath_observe::study::{network_queues, Configuration, KeptProfile, Part, Setup, Work, VERSION};
@@ -45,7 +45,7 @@ fn exits(count: usize) -> Part<VmExits> {
         Vcpu { tid: 501, pid: 500, until: 2_000 * MS, tiles, exits: count as u64 + 1, reasons, ..Vcpu::default() };
     let window = Window { until: 2_000 * MS, ..Window::default() };
     let exits = Exits { window, vcpus: vec![vcpu], ..Exits::default() };
-    let seen = ExitsFigures::observe(&exits, &Names::default(), |_| About::default());
+    let seen = ExitsFigures::observe(&exits, &Names::default(), |_| VmFacts::default());
     Part { work: work(2_000), figures: seen.figures.vms.into_iter().next().unwrap() }
 }
 

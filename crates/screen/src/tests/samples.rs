@@ -16,7 +16,7 @@ pub enum Capture {
     /// The stream stops.
     Silent,
     /// Losses, dropped sightings, clock faults, negative times, notes.
-    Trouble,
+    Warning,
     /// Eight streams, one of which stops.
     Streams,
     /// The application runs on the host: one machine.
@@ -67,7 +67,7 @@ pub fn summary(capture: Capture, second: u64) -> Summary {
             segments: segments(&s.points, journeys, second, if i == 2 { 2 } else { 1 }, guest),
             ..StreamFigures::default()
         };
-        if capture == Capture::Trouble {
+        if capture == Capture::Warning {
             trouble(&mut one, second);
         }
         s.streams.push(one);
@@ -83,7 +83,7 @@ pub fn summary(capture: Capture, second: u64) -> Summary {
     let (journeys, points) = (s.journeys, s.points.clone());
     s.segments = segments(&points, journeys, second, 1, guest);
     assert_eq!(worst, s.segments.len());
-    if capture == Capture::Trouble {
+    if capture == Capture::Warning {
         s.segments = s.streams[0].segments.clone();
         s.malformed = 3;
         s.tool.sightings_dropped = 120 * (second / 5);

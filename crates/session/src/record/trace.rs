@@ -8,7 +8,7 @@ use latpath_tracefs::{Instance, Options};
 use std::ffi::OsStr;
 
 /// Maximum size of each saved file, bytes; older events are omitted.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 /// Name of the trace file in a run's directory; the snapshot is saved next to it.
 const FILE: &str = "trace.txt";
 
@@ -59,7 +59,7 @@ impl Trace {
     /// Saves a stopped trace into the run, and undoes all changes.
     pub fn end(self, run: &Directory, events: &mut EventQueue) {
         if self.spotted {
-            match self.instance.save((run, OsStr::new(FILE)), MOST_BYTES) {
+            match self.instance.save((run, OsStr::new(FILE)), MAX_BYTES) {
                 Ok(saved) => saved.files.into_iter().for_each(|f| events.push(Event::TraceSaved { path: f.path })),
                 Err(error) => events.push(failed(&error)),
             }

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 /// directory.
 const FOLDERS: [&str; 4] = ["usr/lib", "usr/local/lib", "run", "etc"];
 /// Maximum number of files read from a directory.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 
 /// Configuration files of one kind, sorted by name: the order in which they take effect.
 fn files(root: &Root, kind: &str, extension: &str) -> BTreeMap<String, (String, String)> {
     let mut all = BTreeMap::new();
     for folder in FOLDERS {
         let folder = format!("{folder}/{kind}");
-        for name in root.names(&folder, MOST).into_iter().filter(|name| name.ends_with(extension)) {
+        for name in root.names(&folder, MAX).into_iter().filter(|name| name.ends_with(extension)) {
             let path = format!("{folder}/{name}");
             if let Some(text) = root.text(&path) {
                 all.insert(name, (format!("/{path}"), text));

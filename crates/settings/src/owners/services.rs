@@ -9,7 +9,7 @@ use latpath_vms::Vm;
 /// Files with the options of irqbalance, on Debian and on Fedora.
 const OPTIONS: [&str; 2] = ["etc/default/irqbalance", "etc/sysconfig/irqbalance"];
 /// Maximum number of files read from a directory.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 
 /// A running irqbalance, and the CPUs that it avoids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,7 +91,7 @@ fn libvirt(vm: &Vm) -> Vec<(Subject, Owner)> {
 fn network_manager(root: &Root) -> Vec<(Subject, Owner)> {
     const FOLDER: &str = "etc/NetworkManager/system-connections";
     let mut claims = Vec::new();
-    for name in root.names(FOLDER, MOST) {
+    for name in root.names(FOLDER, MAX) {
         let path = format!("{FOLDER}/{name}");
         let Some(text) = root.text(&path) else { continue };
         let pairs: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once('=')).collect();
@@ -134,7 +134,7 @@ fn systemd(root: &Root) -> Vec<(Subject, Owner)> {
     let is_group = |name: &str| [".slice", ".scope", ".service"].iter().any(|end| name.ends_with(end));
     let mut claims = Vec::new();
     for folder in FOLDERS {
-        for entry in root.names(folder, MOST) {
+        for entry in root.names(folder, MAX) {
             let unit = entry.strip_suffix(".d").unwrap_or(&entry);
             // There can be thousands of services. Read only slices and units with drop-ins; no other group affects
             // packets.
@@ -143,7 +143,7 @@ fn systemd(root: &Root) -> Vec<(Subject, Owner)> {
             }
             let mut files = vec![format!("{folder}/{entry}")];
             if unit != entry {
-                files = root.names(&files[0], MOST).iter().map(|name| format!("{folder}/{entry}/{name}")).collect();
+                files = root.names(&files[0], MAX).iter().map(|name| format!("{folder}/{entry}/{name}")).collect();
                 files.sort();
             }
             for file in files {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Profile directories, in order of descending precedence.
 const FOLDERS: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
 /// Maximum number of profiles, including included ones.
-const MOST_PROFILES: usize = 32;
+const MAX_PROFILES: usize = 32;
 
 /// A line of a profile.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub(super) fn claims(root: &Root) -> Vec<(Subject, Owner)> {
 impl Profile {
     /// Adds a profile's lines after those of the profiles that it includes, so that the profile's own take effect.
     fn add(&mut self, root: &Root, name: &str) {
-        if self.seen.len() >= MOST_PROFILES || self.seen.iter().any(|seen| seen == name) || name.contains('/') {
+        if self.seen.len() >= MAX_PROFILES || self.seen.iter().any(|seen| seen == name) || name.contains('/') {
             return;
         }
         self.seen.push(name.into());

@@ -16,11 +16,11 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 /// Maximum number of network devices per namespace whose settings are read.
-const MOST: usize = 128;
+const MAX: usize = 128;
 /// Maximum number of devices of a namespace that are examined in the search for one.
-const MOST_DEVICES: usize = 1 << 16;
+const MAX_DEVICES: usize = 1 << 16;
 /// Maximum number of queues read per device and direction.
-const MOST_QUEUES: usize = 256;
+const MAX_QUEUES: usize = 256;
 
 /// A network device to read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,7 +152,7 @@ pub(crate) fn locate(source: &Source, device: &DeviceIdentity, name: &str, netns
     let all: Vec<Inode> = if source.is_live { Netns::all().into_keys().collect() } else { vec![0] };
     all.into_iter().find_map(|netns| {
         let found = within(source, netns, false, |namespace| {
-            let names = namespace.sysfs.names("class/net", MOST_DEVICES);
+            let names = namespace.sysfs.names("class/net", MAX_DEVICES);
             let may_be = |found: &String| device.path.is_some() || found == name;
             names.into_iter().find(|name| may_be(name) && namespace.identity(name).as_ref().is_some_and(is_it))
         });
@@ -231,8 +231,8 @@ impl Namespace<'_> {
             if !self.has(&name, "ifindex") || !known.insert(name.clone()) {
                 continue;
             }
-            if known.len() > MOST {
-                notes.push(format!("only {MOST} network devices of a namespace have their settings read"));
+            if known.len() > MAX {
+                notes.push(format!("only {MAX} network devices of a namespace have their settings read"));
                 break;
             }
             self.device(&name, &format!("{name}{suffix}"), &mut found, &mut notes);
@@ -357,7 +357,7 @@ impl Namespace<'_> {
             let address = Address::Queue { device: name.into(), netns: self.netns, queue };
             Some(PlacedValue::named(target, Some(at), address, value))
         };
-        (0..MOST_QUEUES)
+        (0..MAX_QUEUES)
             .map_while(|n| self.has(name, &format!("queues/{queue}-{n}")).then(|| one(n)))
             .flatten()
             .collect()

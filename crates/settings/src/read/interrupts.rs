@@ -7,11 +7,11 @@ use latpath_linux::proc::Root;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of interrupts read per device.
-const MOST: usize = 512;
+const MAX: usize = 512;
 /// Maximum number of interrupts to search for those of a virtio device.
-const MOST_OF_MACHINE: usize = 1 << 16;
+const MAX_OF_MACHINE: usize = 1 << 16;
 /// Maximum number of interrupts of a machine whose settings are read.
-const MOST_READ: usize = 4096;
+const MAX_READ: usize = 4096;
 
 /// Files in an interrupt's directory; the other entries are the names of the interrupt's handlers.
 const FILES: [&str; 7] = [
@@ -27,7 +27,7 @@ const FILES: [&str; 7] = [
 /// The IRQ numbers of a device.
 pub(super) fn of_device(root: &Root, sysfs: &Root, device: &str) -> Vec<u32> {
     let folder = format!("class/net/{device}/device");
-    let messages = sysfs.numbers(&format!("{folder}/msi_irqs"), MOST).unwrap_or_default();
+    let messages = sysfs.numbers(&format!("{folder}/msi_irqs"), MAX).unwrap_or_default();
     if !messages.is_empty() {
         return messages;
     }
@@ -39,7 +39,7 @@ pub(super) fn of_device(root: &Root, sysfs: &Root, device: &str) -> Vec<u32> {
     let Ok(link) = sysfs.link(&folder) else { return Vec::new() };
     let Some(virtio) = link.rsplit('/').next().filter(|name| name.starts_with("virtio")) else { return Vec::new() };
     let is_its = |n: &u32| names(root, *n).iter().any(|name| name.split('-').next() == Some(virtio));
-    root.numbers("proc/irq", MOST_OF_MACHINE).unwrap_or_default().into_iter().filter(is_its).take(MOST).collect()
+    root.numbers("proc/irq", MAX_OF_MACHINE).unwrap_or_default().into_iter().filter(is_its).take(MAX).collect()
 }
 
 /// The names of an interrupt's handlers.
@@ -52,7 +52,7 @@ pub(crate) fn names(root: &Root, number: u32) -> Vec<String> {
 
 /// All IRQ numbers.
 pub(crate) fn all(root: &Root) -> Vec<u32> {
-    root.numbers("proc/irq", MOST_OF_MACHINE).unwrap_or_default()
+    root.numbers("proc/irq", MAX_OF_MACHINE).unwrap_or_default()
 }
 
 /// An interrupt's name, which unlike its number stays the same after a reboot; `None` if it has no handler.
@@ -80,7 +80,7 @@ pub(super) fn others(root: &Root, found: &mut BTreeMap<Setting, Vec<PlacedValue>
     let read = found.get(&Setting::IrqAffinity).into_iter().flatten().filter_map(|one| one.at.clone());
     let read: BTreeSet<String> = read.collect();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
-    for number in all(root).into_iter().take(MOST_READ) {
+    for number in all(root).into_iter().take(MAX_READ) {
         if read.contains(&number.to_string()) {
             continue;
         }

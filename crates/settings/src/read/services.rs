@@ -11,7 +11,7 @@ pub(crate) const CLOCK_SERVICES: [&str; 7] =
 /// Open vSwitch's program, whose threads are read individually.
 const SWITCH: &str = "ovs-vswitchd";
 /// Maximum number of threads that are read.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 
 /// A thread of a service.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub(super) fn find(source: &Source) -> Vec<Service> {
             continue;
         }
         let tids = match is_switch {
-            true => source.root.numbers(&format!("proc/{pid}/task"), MOST).unwrap_or_default(),
+            true => source.root.numbers(&format!("proc/{pid}/task"), MAX).unwrap_or_default(),
             false => vec![*pid],
         };
         for tid in tids {
@@ -43,7 +43,7 @@ pub(super) fn find(source: &Source) -> Vec<Service> {
             let count = known.entry(name.clone()).or_default();
             *count += 1;
             let name = if *count == 1 { name } else { format!("{name} #{count}") };
-            if all.len() < MOST {
+            if all.len() < MAX {
                 all.push(Service { name, tid, cpus: cpus_allowed(&source.root, &folder), stat });
             }
         }

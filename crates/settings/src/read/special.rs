@@ -13,11 +13,11 @@ use std::io::Read as _;
 pub type Function = fn(&Source) -> Vec<PlacedValue>;
 
 /// Maximum number of idle states per CPU (CPUIDLE_STATE_MAX).
-const MOST_STATES: usize = 10;
+const MAX_STATES: usize = 10;
 /// Maximum number of directory entries to search for NUMA nodes or huge page sizes.
-const MOST_NODES: usize = 4096;
+const MAX_NODES: usize = 4096;
 /// Maximum length of the value kept from QEMU's `-cpu` argument, bytes.
-const MOST_MODEL: usize = 512;
+const MAX_MODEL: usize = 512;
 
 pub(crate) fn preemption(source: &Source) -> Vec<PlacedValue> {
     let Some(version) = source.line("proc/sys/kernel/version") else { return Vec::new() };
@@ -44,7 +44,7 @@ pub(crate) fn nohz_full(source: &Source) -> Vec<PlacedValue> {
 /// E.g. `0: 10 21; 1: 21 10`.
 pub(crate) fn numa_distances(source: &Source) -> Vec<PlacedValue> {
     let mut nodes: Vec<u32> =
-        source.root.names("sys/devices/system/node", MOST_NODES).iter().filter_map(|name| node(name)).collect();
+        source.root.names("sys/devices/system/node", MAX_NODES).iter().filter_map(|name| node(name)).collect();
     nodes.sort_unstable();
     let one = |n: &u32| Some(format!("{n}: {}", source.line(&format!("sys/devices/system/node/node{n}/distance"))?));
     let all: Vec<String> = nodes.iter().filter_map(one).collect();
@@ -58,7 +58,7 @@ fn node(name: &str) -> Option<u32> {
 
 pub(crate) fn numa_node(source: &Source) -> Vec<PlacedValue> {
     let of_cpu = |cpu: u32| {
-        let names = source.root.names(&format!("sys/devices/system/cpu/cpu{cpu}"), MOST_NODES);
+        let names = source.root.names(&format!("sys/devices/system/cpu/cpu{cpu}"), MAX_NODES);
         Some(PlacedValue::of_cpu(cpu, names.iter().find_map(|name| node(name))?.to_string()))
     };
     source.cpus().filter_map(of_cpu).collect()
@@ -68,7 +68,7 @@ pub(crate) fn numa_node(source: &Source) -> Vec<PlacedValue> {
 pub(crate) fn hugepages(source: &Source) -> Vec<PlacedValue> {
     const FOLDER: &str = "sys/kernel/mm/hugepages";
     let size = |name: &String| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
-    let mut sizes: Vec<u64> = source.root.names(FOLDER, MOST_NODES).iter().filter_map(size).collect();
+    let mut sizes: Vec<u64> = source.root.names(FOLDER, MAX_NODES).iter().filter_map(size).collect();
     sizes.sort_unstable();
     let one = |kb: &u64| {
         let count = source.line(&format!("{FOLDER}/hugepages-{kb}kB/nr_hugepages"))?;
@@ -133,7 +133,7 @@ fn idle_states(source: &Source, cpu: u32) -> Vec<(usize, u64, bool)> {
         let file = |name: &str| source.line(&format!("sys/devices/system/cpu/cpu{cpu}/cpuidle/state{n}/{name}"));
         Some((n, file("latency")?.parse().ok()?, file("disable")? != "0"))
     };
-    (0..MOST_STATES).map_while(one).collect()
+    (0..MAX_STATES).map_while(one).collect()
 }
 
 pub(crate) fn idle_limit(source: &Source) -> Vec<PlacedValue> {
@@ -221,7 +221,7 @@ pub(crate) fn vm_cpu(root: &Root, vm: &Vm) -> Option<String> {
     let line = root.text(&format!("proc/{}/cmdline", vm.pid))?;
     let mut words = line.split('\0').skip_while(|word| !["-cpu", "--cpu"].contains(word)).skip(1);
     let model = words.next().filter(|model| !model.is_empty())?;
-    Some(latpath_model::text::cut(model, MOST_MODEL).into())
+    Some(latpath_model::text::cut(model, MAX_MODEL).into())
 }
 
 /// `yes` if at least as much memory is locked as the guest has. QEMU's own memory alone is smaller than that.

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 /// Distance above the median, as a multiple of the spread, beyond which a time is an outlier.
 const BEYOND: Ns = 8;
 /// Minimum number of packets in the release of a queue.
-const FEWEST_RELEASED: u32 = 4;
+const MIN_RELEASED: u32 = 4;
 /// Significance of a release: the probability that it occurs by chance is at most 10 to the power of minus this.
 const RELEASE_EXPONENT: f64 = 7.0;
 
@@ -71,7 +71,7 @@ impl Open {
         let sent = to.saturating_sub(from) as f64;
         let arrived = (self.arrived.1.saturating_sub(self.arrived.0) as f64).max(1.0);
         let at_once = f64::from(packets - 1) * (sent / arrived).log10();
-        packets >= FEWEST_RELEASED
+        packets >= MIN_RELEASED
             && self.peak_at <= 1 + packets / 8
             && arrived <= 0.15 * sent
             && at_once >= RELEASE_EXPONENT

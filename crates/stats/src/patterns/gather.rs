@@ -73,7 +73,7 @@ impl Patterns {
 
     /// Like [`Self::new`], for a recording that starts at `first` and continues. Its batches must arrive in order.
     pub fn growing(setup: &Setup, first: Ns) -> Self {
-        Self { grows: true, ..Self::over(setup, Slots::growing(first), Slots::MOST_GROWING) }
+        Self { grows: true, ..Self::over(setup, Slots::growing(first), Slots::MAX_GROWING) }
     }
 
     /// Empty figures with these slots, whose number may grow to `most`.

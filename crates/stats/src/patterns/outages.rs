@@ -4,9 +4,9 @@ use latpath_model::{Ns, PointId};
 use std::cmp::Reverse;
 
 /// Minimum number of packets in an outage.
-const FEWEST: u64 = 3;
+const MIN: u64 = 3;
 /// Maximum number of outages kept per stream.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 
 /// Consecutive missing packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Outages {
     /// Adds packets that no point saw and that directly precede packet `number`; `from` and `to`: sending times of the
     /// packets before and after them.
     pub fn never_seen(&mut self, packets: u32, number: u64, (from, to): (Ns, Ns)) {
-        if u64::from(packets) >= FEWEST {
+        if u64::from(packets) >= MIN {
             self.keep(Outage { from, to, place: None, packets: packets.into(), numbers: (number, number) });
         }
     }
@@ -67,11 +67,11 @@ impl Outages {
     /// many, joins them, and keeps the longest.
     fn keep(&mut self, outage: Outage) {
         self.found.push(outage);
-        if self.found.len() >= 4 * MOST {
+        if self.found.len() >= 4 * MAX {
             self.join();
-            if self.found.len() > MOST {
-                self.found.select_nth_unstable_by_key(MOST - 1, Outage::rank);
-                self.found.truncate(MOST);
+            if self.found.len() > MAX {
+                self.found.select_nth_unstable_by_key(MAX - 1, Outage::rank);
+                self.found.truncate(MAX);
             }
         }
     }
@@ -97,7 +97,7 @@ impl Outages {
     pub fn finish(mut self) -> Vec<Outage> {
         self.close();
         self.join();
-        self.found.retain(|one| one.packets >= FEWEST);
+        self.found.retain(|one| one.packets >= MIN);
         self.found.sort_unstable_by_key(|one| one.from);
         self.found
     }

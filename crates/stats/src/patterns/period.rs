@@ -7,7 +7,7 @@ const TOLERANCES: [f64; 2] = [0.04, 0.01];
 /// Relative difference below which two distances count as equal.
 const ALIKE: f64 = 0.02;
 /// Minimum number of expected times that are hit, and their minimum fraction of all expected times (`KEPT`).
-const FEWEST: usize = 6;
+const MIN: usize = 6;
 const KEPT: f64 = 0.6;
 /// Maximum fraction of expected times that may be hit by chance.
 const CHANCE: f64 = 0.25;
@@ -123,7 +123,7 @@ fn walk(
 fn judge(at: &[Ns], hits: Vec<(i64, usize)>, (tolerance, interval): (f64, f64), trials: f64) -> Option<Train> {
     let (first, last) = (*hits.first()?, *hits.last()?);
     let turns = (last.0 - first.0) as f64;
-    if hits.len() < FEWEST || (hits.len() as f64) < KEPT * (turns + 1.0) {
+    if hits.len() < MIN || (hits.len() as f64) < KEPT * (turns + 1.0) {
         return None;
     }
     let span = (at[last.1] - at[first.1]) as f64;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Maximum number of distinct sets of points, summed over all slots.
-const MOST: usize = 1 << 17;
+const MAX: usize = 1 << 17;
 
 /// Number of packets by slot and set of points.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +14,7 @@ pub struct PointSetCounts {
 
 impl PointSetCounts {
     pub fn add(&mut self, slot: usize, points: u64, packets: u64) {
-        let room = self.counts.len() < MOST;
+        let room = self.counts.len() < MAX;
         match self.counts.get_mut(&(slot as u32, points)) {
             Some(count) => *count += packets,
             None if room => drop(self.counts.insert((slot as u32, points), packets)),

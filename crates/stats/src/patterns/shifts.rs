@@ -9,7 +9,7 @@ const TIMES_NOISE: f64 = 8.0;
 /// Number of values on each side that show whether a change is abrupt.
 const BESIDE: usize = 3;
 /// Maximum number of changes in a series.
-const MOST: usize = 32;
+const MAX: usize = 32;
 
 /// A change of level.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub fn shifts(series: &[f64], floor: f64, level: usize) -> Vec<Shift> {
         let all = WINDOWS.into_iter().flat_map(|width| jumps(&series[begin..end], width, floor));
         let Some((_, at)) = all.max_by(|a, b| a.0.total_cmp(&b.0)) else { continue };
         places.push(begin + at);
-        if places.len() == MOST {
+        if places.len() == MAX {
             break;
         }
         open.extend([(begin, begin + at), (begin + at, end)]);

@@ -4,10 +4,10 @@ use latpath_model::Ns;
 
 const SECOND: Ns = 1_000_000_000;
 /// Maximum number of slots of a recording.
-const MOST: Ns = 1 << 14;
-/// Number of slots in a shorter recording; each has at least [`LEAST`] ns.
+const MAX: Ns = 1 << 14;
+/// Number of slots in a shorter recording; each has at least [`MIN`] ns.
 const FEW: Ns = 60;
-const LEAST: Ns = 20_000_000;
+const MIN: Ns = 20_000_000;
 
 /// Maximum number of slots in a continuing recording: for slots shorter than a second, and for longer ones.
 const GROWING: (Ns, Ns) = (300, 4096);
@@ -26,19 +26,19 @@ impl Slots {
     pub fn of(first: Ns, last: Ns) -> Self {
         let span = last.saturating_sub(first).max(0).saturating_add(1);
         let length = match span / SECOND {
-            0..FEW => (span / FEW).max(LEAST),
-            seconds => (seconds / MOST + 1).saturating_mul(SECOND),
+            0..FEW => (span / FEW).max(MIN),
+            seconds => (seconds / MAX + 1).saturating_mul(SECOND),
         };
         Self { begin: first, length, count: (span / length + 1) as usize }
     }
 
     /// The first slot of a recording that starts at `first` and continues.
     pub fn growing(first: Ns) -> Self {
-        Self { begin: first, length: LEAST, count: 1 }
+        Self { begin: first, length: MIN, count: 1 }
     }
 
     /// Maximum number of slots of a continuing recording.
-    pub const MOST_GROWING: usize = GROWING.1 as usize;
+    pub const MAX_GROWING: usize = GROWING.1 as usize;
 
     /// Adds slots up to a time. If there would be more than the maximum, slots become longer. Returns the number of old
     /// slots per new slot.
@@ -85,12 +85,12 @@ mod tests {
             let before = slots;
             let joined = slots.grow(7 + second * SECOND);
             assert_eq!(slots.length(), before.length() * joined as Ns, "{second} s");
-            assert!(slots.count() <= Slots::MOST_GROWING && slots.at(7 + second * SECOND) == slots.count() - 1);
+            assert!(slots.count() <= Slots::MAX_GROWING && slots.at(7 + second * SECOND) == slots.count() - 1);
             lengths.push(slots.length() / 1_000_000);
         }
         lengths.dedup();
         assert_eq!(lengths, [20, 100, 200, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000]);
         slots.grow(Ns::MAX);
-        assert!(slots.count() <= Slots::MOST_GROWING, "a broken clock takes no memory");
+        assert!(slots.count() <= Slots::MAX_GROWING, "a broken clock takes no memory");
     }
 }

@@ -4,7 +4,7 @@
 use super::{median, robust_deviation};
 
 /// Minimum number of slots for a search.
-const FEWEST: usize = 40;
+const MIN: usize = 40;
 /// Minimum size of a swing, as a multiple of the noise from slot to slot.
 const TIMES_NOISE: f64 = 8.0;
 /// Maximum of von Neumann's ratio, the mean square change from slot to slot divided by the variance of the level: a
@@ -30,7 +30,7 @@ pub struct Swing {
 
 /// Searches a series of quartiles for a swing; one entry per slot of `slot_s` seconds.
 pub fn swing(quartiles: &[[f64; 3]], slot_s: f64) -> Option<Swing> {
-    if quartiles.len() < FEWEST {
+    if quartiles.len() < MIN {
         return None;
     }
     let of = |q: usize| quartiles.iter().map(|all| all[q]).collect::<Vec<f64>>();

@@ -11,9 +11,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Maximum number of trials of a study.
-const MOST_TRIALS: usize = 100_000;
+const MAX_TRIALS: usize = 100_000;
 /// Maximum UDP payload, bytes.
-const MOST_PAYLOAD: u16 = 65_507;
+const MAX_PAYLOAD: u16 = 65_507;
 /// Minimum and maximum of the time after which packets count as lost.
 const WINDOW: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(4));
 
@@ -31,8 +31,8 @@ impl Plan {
             return Err(format!("repetitions = {}: 1 to 1000", self.repetitions));
         }
         let cells = self.directions.len() * self.topologies.len() * self.settings.len() * self.loads.len();
-        if cells.saturating_mul(self.repetitions as usize) > MOST_TRIALS {
-            return Err(format!("{cells} cells × {} repetitions: at most {MOST_TRIALS} trials", self.repetitions));
+        if cells.saturating_mul(self.repetitions as usize) > MAX_TRIALS {
+            return Err(format!("{cells} cells × {} repetitions: at most {MAX_TRIALS} trials", self.repetitions));
         }
         if self.duration < Duration::from_millis(100) {
             return Err("duration: a recording takes 100 ms or longer".into());
@@ -148,7 +148,7 @@ impl Load {
         [namespace, sink].into_iter().flatten().try_for_each(|text| fill(text).map(drop))?;
         match () {
             () if !(1..=256).contains(streams) => Err(format!("load {name}: streams = {streams}: 1 to 256")),
-            () if !(1..=MOST_PAYLOAD).contains(size) => Err(format!("load {name}: size = {size}: 1 to {MOST_PAYLOAD}")),
+            () if !(1..=MAX_PAYLOAD).contains(size) => Err(format!("load {name}: size = {size}: 1 to {MAX_PAYLOAD}")),
             () if *rate == Some(0) => Err(format!("load {name}: rate = 0: 1 or more; leave it out for flat out")),
             () => Ok(()),
         }

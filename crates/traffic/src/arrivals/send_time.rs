@@ -73,14 +73,14 @@ impl FromStr for SendTime {
     type Err = BadSendTime;
     fn from_str(text: &str) -> Result<Self, BadSendTime> {
         /// Maximum offset, bytes: the length of the longest frame that can be received.
-        const MOST: usize = 9216;
+        const MAX: usize = 9216;
         if text == "publish" {
             return Ok(Self::Publish);
         }
         let read = || {
             let (offset, name) = text.split_once(':')?;
             let (_, format) = Format::ALL.into_iter().find(|(known, _)| *known == name)?;
-            offset.parse().ok().filter(|offset| *offset < MOST).map(|offset| Self::At(offset, format))
+            offset.parse().ok().filter(|offset| *offset < MAX).map(|offset| Self::At(offset, format))
         };
         read().ok_or_else(|| BadSendTime(text.into()))
     }

@@ -4,7 +4,7 @@ use latpath_model::Ns;
 use std::collections::BTreeMap;
 
 /// Number of cycles from which on late frames are counted together.
-pub const MOST_CYCLES: u64 = 1000;
+pub const MAX_CYCLES: u64 = 1000;
 
 /// The slot of each frame: it repeats every cycle, from `from` to `to` (exclusive) after the frame's send time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct SlotCounts {
     pub in_slot: u64,
     /// Frames before their slot.
     pub early: u64,
-    /// Frames after their slot, by whole cycles; those late by [`MOST_CYCLES`] or more are counted together.
+    /// Frames after their slot, by whole cycles; those late by [`MAX_CYCLES`] or more are counted together.
     pub late: BTreeMap<u64, u64>,
     /// Frames whose class could differ because of the clock error.
     pub uncertain: u64,
@@ -71,7 +71,7 @@ impl SlotCounts {
         match class {
             SlotClass::InSlot => self.in_slot += 1,
             SlotClass::Early => self.early += 1,
-            SlotClass::Late(cycles) => *self.late.entry(cycles.min(MOST_CYCLES)).or_default() += 1,
+            SlotClass::Late(cycles) => *self.late.entry(cycles.min(MAX_CYCLES)).or_default() += 1,
         }
         let [first, last] = [latency.saturating_sub(bound), latency.saturating_add(bound)].map(|t| rule.class(t));
         self.uncertain += u64::from(bound > 0 && (first != class || last != class));
@@ -146,7 +146,7 @@ mod tests {
                     }
                     2 => {
                         let cycles = 1 + any(1100);
-                        *truth.late.entry(cycles.min(MOST_CYCLES)).or_default() += 1;
+                        *truth.late.entry(cycles.min(MAX_CYCLES)).or_default() += 1;
                         from + cycles as Ns * cycle + any(cycle as u64) as Ns
                     }
                     _ => {

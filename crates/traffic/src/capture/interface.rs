@@ -116,9 +116,9 @@ impl Selection {
 
 /// Names of the interfaces for errors, e.g. `csin, vnet0`.
 pub(super) fn list(interfaces: &[Interface]) -> String {
-    const MOST: usize = 20;
-    let mut names: Vec<String> = interfaces.iter().take(MOST).map(ToString::to_string).collect();
-    if interfaces.len() > MOST {
+    const MAX: usize = 20;
+    let mut names: Vec<String> = interfaces.iter().take(MAX).map(ToString::to_string).collect();
+    if interfaces.len() > MAX {
         names.push("…".into());
     }
     names.join(", ")

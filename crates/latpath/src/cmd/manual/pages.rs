@@ -65,7 +65,7 @@ const FILES: [(&str, &str); 4] = [
 ];
 
 /// Maximum number of examples on a page.
-const MOST_EXAMPLES: usize = 6;
+const MAX_EXAMPLES: usize = 6;
 
 /// Writes the page of a command, and those of its subcommands.
 pub fn write(directory: &Path, mut commands: Command) -> io::Result<()> {
@@ -125,7 +125,7 @@ fn examples(page: &str, command: &str) -> Vec<String> {
             found.push(line.into());
         }
     }
-    found.truncate(MOST_EXAMPLES);
+    found.truncate(MAX_EXAMPLES);
     found
 }
 

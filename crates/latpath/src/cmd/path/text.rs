@@ -5,12 +5,12 @@ use latpath_clock::TimeOfDay;
 use latpath_model::text::printable;
 use latpath_path::{paths, points, Counts, Packet, Path, Step, StepKind};
 use latpath_stats::text::{date_time, Table};
-use latpath_stats::units::Letters;
+use latpath_stats::units::CharacterSet;
 use std::fmt::Write;
 
 /// All packets, unless `summary`, then their routes.
 pub fn render(found: &SearchResult, summary: bool) -> String {
-    let letters = Letters::from_env();
+    let letters = CharacterSet::from_env();
     let mut out = String::new();
     if !summary {
         for packet in &found.packets {
@@ -66,7 +66,7 @@ fn what(s: &Step) -> String {
     text
 }
 
-fn write_packet(out: &mut String, packet: &Packet, time_of_day: &TimeOfDay, letters: Letters) {
+fn write_packet(out: &mut String, packet: &Packet, time_of_day: &TimeOfDay, letters: CharacterSet) {
     let began = packet.began();
     let first = packet.steps.first();
     let (on, length) = first.map_or(("-".into(), 0), |s| (device(&s.device), s.len));
@@ -96,7 +96,7 @@ fn write_table(out: &mut String, table: &Table, indent: usize) {
     table.lines(indent, usize::MAX, '~').iter().for_each(|line| *out += &format!("{line}\n"));
 }
 
-fn write_route(out: &mut String, number: usize, route: &Path, total: usize, letters: Letters) {
+fn write_route(out: &mut String, number: usize, route: &Path, total: usize, letters: CharacterSet) {
     let (n, steps) = (route.packets.len(), route.hops.len());
     let percent = letters.rate(n as f64 * 100.0 / total.max(1) as f64);
     let took = letters.duration(route.hops.last().map_or(0, |h| h.since_first));
@@ -118,7 +118,7 @@ fn write_route(out: &mut String, number: usize, route: &Path, total: usize, lett
     write_table(out, &table, 5);
 }
 
-fn write_counts(out: &mut String, counts: &Counts, letters: Letters) {
+fn write_counts(out: &mut String, counts: &Counts, letters: CharacterSet) {
     let n = |n| letters.count(n);
     let _ = writeln!(
         out,

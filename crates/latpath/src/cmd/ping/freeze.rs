@@ -95,7 +95,7 @@ impl Freeze {
                 snapshot: !self.no_snapshot,
             },
             save: self.trace_file.clone().unwrap_or_else(|| "ping-breach.trace".into()),
-            most_bytes: BreachOptions::MOST_BYTES,
+            most_bytes: BreachOptions::MAX_BYTES,
             freeze,
         })?;
         breach.notes().iter().for_each(|note| eprintln!("latpath: {note}"));

@@ -3,7 +3,7 @@
 use crate::cmd::Usage;
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, ValueEnum};
-use latpath_clock::phc::{Phc, PhcWatch, Reader, Trouble};
+use latpath_clock::phc::{ClockFault, Phc, PhcWatch, Reader};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_nic_timestamps::{verify, Caps, Check, HardwareStamps, RxHardware, Trial};
@@ -257,7 +257,7 @@ impl NicClockSource for NicWatch {
 /// A disturbance detected at reading `shown`: a step is detected one reading late, so stamps converted in between are
 /// useless.
 fn disturbance(d: latpath_clock::phc::Disturbance, shown: Ns) -> Disturbance {
-    let set = matches!(d.trouble, Trouble::Step { .. }).then_some((d.after_ns, shown));
+    let set = matches!(d.trouble, ClockFault::Step { .. }).then_some((d.after_ns, shown));
     Disturbance { nic_set_between: set, ..Disturbance::new(d.until_ns, format!("the NIC's clock {}", d.trouble)) }
 }
 

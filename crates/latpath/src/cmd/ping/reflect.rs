@@ -122,7 +122,7 @@ fn go<T: Transport<Peer: Display>>(
     let _awake = args.on_time.keep_awake()?;
     let breach = args.freeze.prepare(true)?;
     let command = args.freeze.command(args.on_time.cpu)?;
-    let shown = figures::Shown::begin(args.quiet, limits);
+    let shown = figures::ProgressLine::begin(args.quiet, limits);
     if let Some(note) = args.on_time.lock_memory() {
         eprintln!("latpath: {note}");
     }

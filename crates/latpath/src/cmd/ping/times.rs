@@ -32,8 +32,8 @@ impl Drawn {
     pub fn axis(&self) -> Result<Option<HistogramAxis>, Usage> {
         let axis = self.bucket.map(|bucket| HistogramAxis { bucket: ns(bucket), end: ns(self.overflow) });
         match axis {
-            Some(axis) if axis.buckets() > HistogramAxis::MOST => {
-                Err(Usage(format!("--bucket and --overflow: more than {} buckets", HistogramAxis::MOST)))
+            Some(axis) if axis.buckets() > HistogramAxis::MAX => {
+                Err(Usage(format!("--bucket and --overflow: more than {} buckets", HistogramAxis::MAX)))
             }
             axis => Ok(axis),
         }

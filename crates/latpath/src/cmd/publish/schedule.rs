@@ -24,11 +24,11 @@ use std::time::Duration;
 /// Shortest and longest cycle, ns.
 const CYCLES: std::ops::RangeInclusive<Ns> = 10_000..=60_000_000_000;
 /// Maximum time before its send time at which a frame is handed over, ns.
-const MOST_ADVANCE: Ns = 1_000_000_000;
+const MAX_ADVANCE: Ns = 1_000_000_000;
 /// Default time before the send time if a queueing discipline holds the frame, ns.
 const ADVANCE: Ns = 500_000;
 /// Maximum number of streams in a schedule.
-const MOST_STREAMS: usize = 256;
+const MAX_STREAMS: usize = 256;
 /// Maximum size of a schedule's file, bytes.
 const FILE: u64 = 1 << 20;
 /// The wrap of smpCnt, which counts frames.
@@ -175,8 +175,8 @@ fn from_file(path: &Path) -> Result<(Schedule, Vec<TalkerStream>)> {
         base: file.base_time_ns,
         cycle: ns(file.cycle.0),
     };
-    if file.streams.len() > MOST_STREAMS {
-        return Err(Usage(format!("{}: at most {MOST_STREAMS} streams are allowed", path.display())).into());
+    if file.streams.len() > MAX_STREAMS {
+        return Err(Usage(format!("{}: at most {MAX_STREAMS} streams are allowed", path.display())).into());
     }
     let wrong = |svid: &str, e: String| Usage(format!("{}: stream {svid:?}: {e}", path.display()));
     let stream = |(s, i): (FileStream, u16)| -> Result<TalkerStream> {
@@ -225,7 +225,7 @@ fn check(schedule: &Schedule, streams: &[TalkerStream]) -> Result<(), Usage> {
         if stream.offset >= schedule.cycle {
             return usage(format!("{name}: its offset {} is not within the cycle", duration(stream.offset)));
         }
-        if stream.advance > MOST_ADVANCE {
+        if stream.advance > MAX_ADVANCE {
             return usage(format!("{name}: a frame is handed over at most 1 s before its send time"));
         }
         if u32::from(stream.first) >= stream.wrap {

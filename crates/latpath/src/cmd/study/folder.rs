@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a configuration's file, bytes.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The configurations of an earlier study, in the order of measurement.
 pub fn kept(folder: &Path) -> Result<Vec<Configuration>> {
@@ -24,7 +24,7 @@ pub fn kept(folder: &Path) -> Result<Vec<Configuration>> {
         .collect();
     files.sort();
     let read = |(_, path): (_, PathBuf)| {
-        let text = read_text(&path, MOST_BYTES).with_context(|| format!("{}", path.display()))?;
+        let text = read_text(&path, MAX_BYTES).with_context(|| format!("{}", path.display()))?;
         Configuration::read(&text).map_err(|why| anyhow!("{} is no configuration of a study: {why}", path.display()))
     };
     files.into_iter().map(read).collect()

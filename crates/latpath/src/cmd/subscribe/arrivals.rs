@@ -11,7 +11,7 @@ use latpath_histogram::Histogram;
 use latpath_model::Ns;
 use latpath_stats::units::{count, duration, number_of};
 use latpath_stats::{Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, TimeFigures};
-use latpath_traffic::{ArrivalOptions, Arrivals, SendTime, SlotRule, StreamReceived, Subscription, MOST_CYCLES};
+use latpath_traffic::{ArrivalOptions, Arrivals, SendTime, SlotRule, StreamReceived, Subscription, MAX_CYCLES};
 use latpath_wire::SendClock;
 use std::time::Duration;
 
@@ -159,7 +159,7 @@ pub(super) fn add(lines: &mut Vec<String>, arrivals: &Arrivals, options: &Arriva
     }
     if let Some(rule) = options.slots {
         let slots = &arrivals.slots;
-        let most = |cycles: u64| if cycles == MOST_CYCLES { " or more" } else { "" };
+        let most = |cycles: u64| if cycles == MAX_CYCLES { " or more" } else { "" };
         let by = slots.late.iter().map(|(n, frames)| format!("{} by {n}{}", count(*frames), most(*n)));
         let by = by.collect::<Vec<_>>().join(", ");
         let late = if by.is_empty() { String::new() } else { format!(" (cycles: {by})") };

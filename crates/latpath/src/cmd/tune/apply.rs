@@ -4,7 +4,7 @@ use super::super::interrupt::stop_flag;
 use super::super::report::{print, print_as};
 use super::super::values::some_time;
 use super::watching::Watching;
-use super::{guard, need_root, planned, show, What};
+use super::{guard, need_root, planned, show, ProfileArgs};
 use super::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
@@ -26,7 +26,7 @@ use std::time::Duration;
   latpath tune apply tsn-host --interface eth0 --irq-cpu 1 --isolated 2-3 --no-watch")]
 pub struct Apply {
     #[command(flatten)]
-    what: What,
+    what: ProfileArgs,
     #[command(flatten)]
     watching: Watching,
     /// Do not ask before the first change

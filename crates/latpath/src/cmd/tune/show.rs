@@ -1,15 +1,15 @@
 //! Plans, steps and drifts as text.
 
 use super::super::style;
-use latpath_settings::{Disturbs, Writable};
+use latpath_settings::{Disturbance, Writable};
 use latpath_stats::text::Table;
-use latpath_stats::units::{number_of, Letters};
+use latpath_stats::units::{number_of, CharacterSet};
 use latpath_tune::{Applied, AppliedStep, Drift, Figures, Later, Plan, Planned, ProfilesDocument};
 
 /// Maximum length of a value in a table; JSON has the whole.
-const MOST_VALUE: usize = 48;
+const MAX_VALUE: usize = 48;
 
-fn letters() -> Letters {
+fn letters() -> CharacterSet {
     style().letters
 }
 
@@ -19,7 +19,7 @@ fn lines(table: &Table) -> String {
 
 /// A value, cleaned and cut.
 fn value(text: &str) -> String {
-    latpath_stats::text::cut(&letters().clean(text), MOST_VALUE, letters().ellipsis())
+    latpath_stats::text::cut(&letters().clean(text), MAX_VALUE, letters().ellipsis())
 }
 
 pub(super) fn profiles(all: &ProfilesDocument) -> String {
@@ -151,7 +151,7 @@ pub(super) fn step(done: &AppliedStep) -> String {
     let AppliedStep { step, effect, failed } = done;
     let from = step.from().into_iter().map(value).collect::<Vec<_>>().join(" or ");
     let disturbs = match step.disturbs {
-        Disturbs::Nothing => String::new(),
+        Disturbance::Nothing => String::new(),
         other => format!(", {}", other.name()),
     };
     let arrow = letters().arrow();

@@ -143,7 +143,7 @@ impl Rounds {
     /// disturbed is repeated.
     pub fn each(&self, mut fault: impl FnMut(Duration) -> io::Result<Done>) -> io::Result<()> {
         let mut injections = Vec::new();
-        for round in 0..MOST_TRIES * self.times {
+        for round in 0..MAX_TRIES * self.times {
             if injections.len() == self.times as usize {
                 break;
             }
@@ -168,7 +168,7 @@ pub enum Done {
 }
 
 /// Maximum number of attempts for each injection.
-const MOST_TRIES: u32 = 4;
+const MAX_TRIES: u32 = 4;
 
 /// Prints the injections.
 pub fn print_injections(injections: &[Injection]) -> io::Result<()> {

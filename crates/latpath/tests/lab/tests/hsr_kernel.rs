@@ -28,7 +28,7 @@ pub const TEST: Test = Test { name: "hsr_kernel", smoke: false, only_whole: fals
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum number of packets that the sender's driver drops while a port goes down or comes up, and of copies that
 /// tcpdump misses.
-const MOST_DROPPED: u64 = 4;
+const MAX_DROPPED: u64 = 4;
 /// MAC addresses of the two nodes; a node uses the same address on both ports.
 const NODES: [&str; 2] = ["02:00:00:00:0a:01", "02:00:00:00:0a:02"];
 
@@ -132,7 +132,7 @@ fn of_kernel(protocol: &Protocol, frames: u64) -> Outcome {
     }
     let sent = phases.len() as u64 * frames;
     let by_kernel = receiver.counters_of("hsr1")?.rx_packets - delivered_before;
-    ensure!((sent - MOST_DROPPED..=sent).contains(&by_kernel), "the kernel delivered {by_kernel} of {sent} packets");
+    ensure!((sent - MAX_DROPPED..=sent).contains(&by_kernel), "the kernel delivered {by_kernel} of {sent} packets");
     let [ended, read] = [recording, reader].map(|process| {
         process.interrupt();
         process.finish(PATIENCE).map_err(plain)
@@ -148,7 +148,7 @@ fn of_kernel(protocol: &Protocol, frames: u64) -> Outcome {
         // Count one line per packet: continuation lines with a packet's bytes begin with a tab.
         *count = lines.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count() as u64;
     }
-    let by_both = 3 * frames - MOST_DROPPED..=3 * frames;
+    let by_both = 3 * frames - MAX_DROPPED..=3 * frames;
     ensure!(captured.iter().all(|copies| by_both.contains(copies)), "tcpdump saw {captured:?} copies");
 
     let shown = command(&mut latpath(&format!("report {} --json", path.display())))?;
@@ -172,7 +172,7 @@ fn of_kernel(protocol: &Protocol, frames: u64) -> Outcome {
         let row = figures.lans.iter().find(|row| row.lan == lan && row.points.contains(&point));
         let row = row.with_context(|| format!("no {point} in {:?}", figures.lans))?;
         ensure!(
-            row.packets + row.lost == sent && row.packets.abs_diff(copies) <= MOST_DROPPED,
+            row.packets + row.lost == sent && row.packets.abs_diff(copies) <= MAX_DROPPED,
             "LAN {lan}: {row:?}, tcpdump saw {copies}"
         );
     }
@@ -180,7 +180,7 @@ fn of_kernel(protocol: &Protocol, frames: u64) -> Outcome {
     let at_ports = skews.clone().find(|segment| segment.from == "host/nic-rx@copy:first").context("no Tskew")?;
     let came_by_both = captured[0] + captured[1] - by_kernel;
     ensure!(
-        at_ports.times.count.abs_diff(came_by_both) <= 2 * MOST_DROPPED,
+        at_ports.times.count.abs_diff(came_by_both) <= 2 * MAX_DROPPED,
         "{} packets came by both LANs",
         at_ports.times.count
     );

@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{bail, ensure, Context, Result};
 use latpath_clock::{
-    phc::{Disturbance, Method, Reader, Reading, Trouble},
+    phc::{ClockFault, Disturbance, Method, Reader, Reading},
     Phc, PhcWatch,
 };
 use latpath_linux::monotonic;
@@ -63,7 +63,7 @@ fn disturbances_are_reported(nics: &StampingNics) -> Outcome {
     nics.phc_ctl(0, "adj -0.25")?;
     let after = monotonic();
     let step = followed.until_disturbed()?;
-    let Trouble::Step { by_ns } = step.trouble else { bail!("a step is said to be {step:?}") };
+    let ClockFault::Step { by_ns } = step.trouble else { bail!("a step is said to be {step:?}") };
     // The step occurred between two readings, and the clock also advanced in that time, so its size is known only to
     // within the time between them.
     let between = step.until_ns - step.after_ns;
@@ -73,14 +73,14 @@ fn disturbances_are_reported(nics: &StampingNics) -> Outcome {
     followed.for_a_while(Duration::from_secs(3))?;
     nics.phc_ctl(0, "freq 5000000")?; // ppb
     let swing = followed.until_disturbed()?;
-    let Trouble::Swing { from_ppb, to_ppb } = swing.trouble else { bail!("a swing is said to be {swing:?}") };
+    let ClockFault::Swing { from_ppb, to_ppb } = swing.trouble else { bail!("a swing is said to be {swing:?}") };
     ensure!(from_ppb.abs() < 1_000_000 && to_ppb > 2_500_000, "a swing to 5000000 ppb is said to be {swing:?}");
 
     followed.for_a_while(Duration::from_secs(3))?;
     nics.set("frozen", "1,1")?;
     let stop = followed.until_disturbed()?;
     nics.set("frozen", "0,0")?;
-    ensure!(stop.trouble == Trouble::Stopped, "a stop is said to be {stop:?}");
+    ensure!(stop.trouble == ClockFault::Stopped, "a stop is said to be {stop:?}");
     Ok(())
 }
 

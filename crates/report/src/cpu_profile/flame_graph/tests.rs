@@ -137,7 +137,7 @@ proptest! {
         let (drawn, folded) = (drawn(&flame_graph(&profile).expect("a drawing")), folded(&profile));
         let all = folded["all"] as f64;
         for (chain, ns) in &folded {
-            prop_assert!(drawn.get(chain) == Some(ns) || *ns as f64 <= all * LEAST_SHARE, "{chain:?} has {ns} ns");
+            prop_assert!(drawn.get(chain) == Some(ns) || *ns as f64 <= all * MIN_SHARE, "{chain:?} has {ns} ns");
         }
         prop_assert!(drawn.keys().all(|chain| folded.contains_key(chain)));
     }

@@ -7,7 +7,7 @@ use latpath_ping::breach_context::{Breach, BreachContext, ContextRecorder, RunTi
 use latpath_stats::{text::wrapped, units::duration};
 
 /// Share of the window, in thousandths, above which a time is shown; a time that fills the window is always shown.
-const LEAST_PER_MILLE: Ns = 2;
+const MIN_PER_MILLE: Ns = 2;
 /// Maximum number of columns of a line; longer lines continue on the next, indented.
 const WIDTH: usize = 131;
 const INDENT: usize = 15;
@@ -57,7 +57,7 @@ pub fn lines(context: &BreachContext) -> Vec<String> {
 
 /// Formats run times, e.g. `rustc (18491) 4.9 ms, irq 25 virtio0 18 µs`.
 fn list(ran: &[RunTime], of: Ns) -> String {
-    let worth = |r: &&RunTime| r.ns > of / 1000 * LEAST_PER_MILLE || r.ns == of;
+    let worth = |r: &&RunTime| r.ns > of / 1000 * MIN_PER_MILLE || r.ns == of;
     ran.iter().filter(worth).map(|r| format!("{} {}", r.what, duration(r.ns))).collect::<Vec<_>>().join(", ")
 }
 
@@ -107,7 +107,7 @@ fn thread(t: &ThreadActivity, of: Ns) -> String {
     say(t.running_ns, format!("ran for {}", duration(t.running_ns)));
     say(t.unknown_ns, format!("not known for {}", duration(t.unknown_ns)));
     said.sort_by_key(|(ns, _)| std::cmp::Reverse(*ns));
-    let worth = said.iter().enumerate().filter(|(at, (ns, _))| *at == 0 || *ns > of / 1000 * LEAST_PER_MILLE);
+    let worth = said.iter().enumerate().filter(|(at, (ns, _))| *at == 0 || *ns > of / 1000 * MIN_PER_MILLE);
     let said: Vec<_> = worth.map(|(_, (_, what))| what.as_str()).collect();
     format!("{}: {}", t.thread, said.join("; "))
 }

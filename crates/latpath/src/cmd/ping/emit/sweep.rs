@@ -22,7 +22,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Maximum number of cells.
-const MOST_CELLS: usize = 1000;
+const MAX_CELLS: usize = 1000;
 /// Percentiles of the table.
 const SHOWN: [&str; 4] = ["p50", "p95", "p99", "p99.9"];
 /// Counters in limits that a sweep does not measure.
@@ -163,8 +163,8 @@ fn cells(args: &Args) -> Result<Vec<Cell>> {
         true => vec![args.rate],
         false => args.sweep.sweep_rate.iter().copied().map(Some).collect(),
     };
-    if sizes.len() * rates.len() > MOST_CELLS {
-        return Err(Usage(format!("a sweep has at most {MOST_CELLS} sizes and rates")).into());
+    if sizes.len() * rates.len() > MAX_CELLS {
+        return Err(Usage(format!("a sweep has at most {MAX_CELLS} sizes and rates")).into());
     }
     let cell = |size, rate| Cell {
         size,

@@ -118,12 +118,12 @@ struct Progressing {
 }
 
 /// The progress line, printed by a thread of its own, so that the reflector does not wait for a terminal.
-pub struct Shown {
+pub struct ProgressLine {
     state: Arc<Progressing>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Shown {
+impl ProgressLine {
     /// Starts the thread, unless `quiet`.
     pub fn begin(quiet: bool, limits: &[Limit]) -> Self {
         let state = Arc::new(Progressing::default());

@@ -1,6 +1,6 @@
 //! The sessions of a reflector, as lines while it runs and as its result.
 
-use super::figures::{self, Shown};
+use super::figures::{self, ProgressLine};
 use crate::cmd::on_spike::{LateEvent, SpikeCommand};
 use crate::cmd::report::print;
 use latpath_linux::monotonic;
@@ -17,16 +17,16 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// Maximum number of a session's breaches printed one by one: its emitter may report any number.
-const MOST_PRINTED: u64 = 10;
+const MAX_PRINTED: u64 = 10;
 /// Maximum number of lines on sessions per [`LINES_TIME`]: forged messages can begin and end any number of sessions.
-const MOST_LINES: u32 = 100;
+const MAX_LINES: u32 = 100;
 const LINES_TIME: Duration = Duration::from_secs(10);
 /// Maximum number of sessions in the JSON: any host may open more.
-const MOST_LISTED: usize = 10_000;
+const MAX_LISTED: usize = 10_000;
 /// Maximum number of breaches of the reflector's own threshold that are printed one by one.
-const MOST_HELD_PRINTED: u64 = 20;
+const MAX_HELD_PRINTED: u64 = 20;
 /// Maximum number of breaches of the reflector's own threshold in the JSON.
-const MOST_HELD: usize = 100;
+const MAX_HELD: usize = 100;
 
 /// Rate limit of the lines on sessions.
 struct Lines {
@@ -50,7 +50,7 @@ impl Lines {
             }
             *self = Self { since: now, printed: 0, left_out: 0, ..*self };
         }
-        let has_room = self.printed < MOST_LINES;
+        let has_room = self.printed < MAX_LINES;
         match has_room {
             true => self.printed += 1,
             false => {
@@ -74,7 +74,7 @@ pub(super) struct Sessions<'a> {
     began: Ns,
     /// Disturbances of this machine's clocks.
     pub disturbances: Vec<Disturbance>,
-    shown: &'a Shown,
+    shown: &'a ProgressLine,
     /// The first breaches of the reflector's own threshold.
     held: Vec<HeldProbe>,
     held_in_all: u64,
@@ -88,7 +88,7 @@ impl<'a> Sessions<'a> {
         json: bool,
         quiet: bool,
         (freeze, command): (Option<&'a BreachTrace>, Option<&'a SpikeCommand>),
-        shown: &'a Shown,
+        shown: &'a ProgressLine,
     ) -> Self {
         Self {
             json,
@@ -118,7 +118,7 @@ impl<P: Display> Witness<P> for Sessions<'_> {
     fn ends(&mut self, peer: &P, session: &Session) {
         let seen = session.seen;
         if self.json {
-            if self.sessions.len() >= MOST_LISTED {
+            if self.sessions.len() >= MAX_LISTED {
                 self.not_listed += 1;
                 return;
             }
@@ -151,7 +151,7 @@ impl<P: Display> Witness<P> for Sessions<'_> {
 
     fn breach(&mut self, peer: &P, session: &Session, sequence: u64) {
         self.freeze(session.number, Transaction { sequence, ..Transaction::default() });
-        if session.breaches <= MOST_PRINTED && self.lines.has_room(Instant::now()) {
+        if session.breaches <= MAX_PRINTED && self.lines.has_room(Instant::now()) {
             let number = session.number;
             self.shown.print(&format!("{peer}: session {number:08x}: probe {sequence} broke the emitter's threshold"));
         }
@@ -162,11 +162,11 @@ impl<P: Display> Witness<P> for Sessions<'_> {
         if let Some(command) = self.command {
             command.late(|| late_event(&peer.to_string(), session, held));
         }
-        if self.held.len() < MOST_HELD {
+        if self.held.len() < MAX_HELD {
             self.held.push(HeldProbe { peer: peer.to_string(), session, clock: held.clock(), held: *held });
         }
         self.held_in_all += 1;
-        if self.held_in_all <= MOST_HELD_PRINTED && self.lines.has_room(Instant::now()) {
+        if self.held_in_all <= MAX_HELD_PRINTED && self.lines.has_room(Instant::now()) {
             let (time, from, to) = (duration(held.time_ns), held.from.name(), held.to.name());
             let n = held.sequence;
             self.shown
@@ -250,13 +250,13 @@ mod tests {
     use super::*;
 
     fn sessions(json: bool) -> Sessions<'static> {
-        Sessions::new(json, false, (None, None), Box::leak(Box::new(Shown::begin(true, &[]))))
+        Sessions::new(json, false, (None, None), Box::leak(Box::new(ProgressLine::begin(true, &[]))))
     }
 
     #[test]
     fn forged_sessions_fill_no_memory_without_end_and_what_is_not_listed_is_counted() {
         let (mut sessions, session) = (sessions(true), Session::new(7, 0, None, 0));
-        (0..MOST_LISTED + 3).for_each(|_| sessions.ends(&"peer", &session));
+        (0..MAX_LISTED + 3).for_each(|_| sessions.ends(&"peer", &session));
         let document = sessions.document(Reflected::default());
         assert_eq!((document.sessions.len(), document.sessions_not_listed), (10_000, 3));
     }
@@ -275,9 +275,9 @@ mod tests {
     fn forged_sessions_print_no_lines_without_end_and_what_is_left_out_is_counted() {
         let (mut lines, began) = (Lines::new(), Instant::now());
         let printed = |lines: &mut Lines, at: Instant| (0..10_000).filter(|_| lines.has_room(at)).count() as u32;
-        assert_eq!(printed(&mut lines, began), MOST_LINES);
-        assert_eq!(lines.left_out, u64::from(10_000 - MOST_LINES));
-        assert_eq!(printed(&mut lines, began + 2 * LINES_TIME), MOST_LINES, "later ones are printed again");
-        assert_eq!(lines.all_left_out, 2 * u64::from(10_000 - MOST_LINES));
+        assert_eq!(printed(&mut lines, began), MAX_LINES);
+        assert_eq!(lines.left_out, u64::from(10_000 - MAX_LINES));
+        assert_eq!(printed(&mut lines, began + 2 * LINES_TIME), MAX_LINES, "later ones are printed again");
+        assert_eq!(lines.all_left_out, 2 * u64::from(10_000 - MAX_LINES));
     }
 }
