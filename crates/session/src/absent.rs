@@ -5,7 +5,7 @@ use latpath_follow::Follow;
 use latpath_model::{Ns, StreamSpec};
 use std::time::{Duration, Instant};
 
-/// Time without a packet after which a stream, a point or a segment is reported.
+/// Time without a packet, in addition to the packets' window, after which a stream, a point or a segment is reported.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Reports each absent stream, point and segment once.
@@ -16,26 +16,30 @@ pub(crate) struct Absent {
     /// Whether each stream was reported, indexed by stream ID.
     reported: Vec<bool>,
     began: Instant,
+    /// Time without a packet after which a stream, a point or a segment is absent.
+    patience: Duration,
     /// Points and segments that were reported.
     unseen: Vec<String>,
     route: Vec<String>,
 }
 
 impl Absent {
-    pub fn new(streams: Vec<StreamSpec>, segments: Vec<String>) -> Self {
+    /// `window`: that of packets, ns. A packet counts as seen once it has passed.
+    pub fn new(streams: Vec<StreamSpec>, segments: Vec<String>, window: Ns) -> Self {
         let reported = vec![false; streams.len()];
-        Self { streams, segments, reported, began: Instant::now(), unseen: Vec::new(), route: Vec::new() }
+        let patience = PATIENCE + Duration::from_nanos(window.max(0) as u64);
+        Self { streams, segments, patience, reported, began: Instant::now(), unseen: Vec::new(), route: Vec::new() }
     }
 
     /// Reports a changed route, streams that have become absent or have arrived, and points and segments without
-    /// packets. Points and segments are reported after [`PATIENCE`], or at once if `is_over` (the session has ended).
-    /// `seen`: number of packets per stream.
+    /// packets. Points and segments are reported after [`PATIENCE`] and the window, or at once if `is_over` (the session
+    /// has ended). `seen`: number of packets per stream.
     pub fn check(&mut self, follow: &Follow, seen: &[u64], events: &mut EventQueue, is_over: bool) {
         self.check_route(follow, events);
         if !is_over {
             self.check_streams(seen, events);
         }
-        if is_over || self.began.elapsed() >= PATIENCE {
+        if is_over || self.began.elapsed() >= self.patience {
             self.check_points(follow, events);
         }
     }
@@ -56,7 +60,7 @@ impl Absent {
         for ((stream, reported), seen) in self.streams.iter().zip(&mut self.reported).zip(seen) {
             let name = || stream.to_string();
             // A stream of reactions may have no packets: there may be nothing to react to.
-            if *seen == 0 && !*reported && waited >= PATIENCE && stream.reaction.is_none() {
+            if *seen == 0 && !*reported && waited >= self.patience && stream.reaction.is_none() {
                 *reported = true;
                 let is_listed = stream.matcher.protocol().info().is_listed;
                 events.push(Event::StreamAbsent { stream: name(), waited_ns, is_listed });

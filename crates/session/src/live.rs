@@ -129,7 +129,7 @@ impl LiveSession {
         if let Some(background) = background {
             live.follow.keep_background(background);
         }
-        let absent = Some(Absent::new(streams.clone(), named_segments));
+        let absent = Some(Absent::new(streams.clone(), named_segments, live.follow.options().window));
         Ok(Self { absent, clocks, ..Self::of(live, streams, explainer, stop_after) })
     }
 

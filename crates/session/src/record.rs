@@ -204,7 +204,7 @@ impl RecordSession {
     /// A recording of `follow`, which was started with these options. The kernel's own trace is not used.
     pub fn of(options: RecordOptions, follow: Follow) -> Self {
         Self {
-            absent: Absent::new(options.follow.streams.clone(), options.named_segments.clone()),
+            absent: Absent::new(options.follow.streams.clone(), options.named_segments.clone(), options.follow.window),
             clocks: None,
             options,
             follow,

@@ -45,11 +45,7 @@ impl Variation {
         let segments = segments.map(|(name, n)| {
             let shift = if n == 1 { self.shift } else { 1.0 };
             let (histogram, track) = self.times(noise, 60_000.0 * f64::from(n) * shift, span);
-            Measured {
-                name: name.into(),
-                kind: SegmentKind::Named,
-                ..Measured::of(histogram, track.finish(), span)
-            }
+            Measured { name: name.into(), kind: SegmentKind::Named, ..Measured::of(histogram, track.finish(), span) }
         });
         let segments: Vec<Measured> = segments.collect();
         let loss = latpath_compare::Losses {
