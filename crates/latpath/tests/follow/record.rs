@@ -26,6 +26,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("an_unused_svid_is_not_in_the_run", needs, other_streams),
         trial("the_events_of_guests_doors_change_no_journey_without_a_guest", needs, door),
         trial("what_waits_in_the_kernel_when_a_recorder_is_interrupted_is_recorded", needs, interrupted_late),
+        trial("a_listener_that_joins_late_changes_no_count", needs, late_listener),
         trial("two_recorders_see_the_same", needs, two_at_once),
         trial("two_senders_whose_packets_never_meet_are_not_one_route", needs, two_senders),
         trial("points_narrows_the_route", needs, points),
@@ -89,6 +90,31 @@ fn interrupted_late() -> Result<(), Failed> {
     equal(&format!("exit code: {}", ended.stderr), ended.code, Some(0))?;
     let figures = report(&recorder.run, "")?.summary;
     equal("journeys and complete", (figures.journeys, figures.complete), (8000, 8000))
+}
+
+/// A listener, whose sockets copy each packet, begins while the stream pauses.
+fn late_listener() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("listener");
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {PATIENT}"))?;
+    publish(&bench, &format!("--svid {svid} --rate 1000 --count 6000 {LONG_WRAP}"))?;
+    recorder.has(1)?;
+    // With so many devices, it reads from its sockets' buffers instead of mapped rings.
+    let devices = format!("-i {NIC} ").repeat(5);
+    let listener = bench.start(&bench.path.hypervisor, latpath(&format!("streams {devices} --duration 4s")))?;
+    latpath_testkit::waits::fault_for(Duration::from_secs(1));
+    publish(&bench, &format!("--svid {svid} --rate 1000 --count 500 {LONG_WRAP}"))?;
+    let listened = listener.finish(LIMIT)?;
+    equal(&listened.stderr, listened.code, Some(0))?;
+    let run = recorder.end()?;
+    let figures = report(&run, "")?.summary;
+    let points = Run::open(&run)?.manifest().points.iter().map(|info| info.point.to_string()).collect::<Vec<_>>();
+    equal(
+        &format!("{points:?} have the listener"),
+        points.iter().any(|p| p.starts_with("host/app-read@latpath")),
+        true,
+    )?;
+    equal(&format!("journeys: {:?}", figures.notes), figures.journeys, 6500)
 }
 
 fn two_senders() -> Result<(), Failed> {

@@ -51,6 +51,6 @@ fn main() -> ExitCode {
         [files::TESTS, sends::TESTS, copies::TESTS, receives::TESTS, refuses::TESTS, talks::TESTS, trips::TESTS]
             .concat();
     let mut trials: Vec<Trial> = tests.into_iter().map(to_trial).map(Trial::side_by_side).collect();
-    trials.extend(receives::FLOODS.iter().copied().map(to_trial));
+    trials.extend(receives::ALONE.iter().copied().map(to_trial));
     latpath_testkit::main(trials)
 }

@@ -19,12 +19,12 @@ fn main() -> ExitCode {
         let tools = ["strace", "gcc", "objcopy", "unshare"].map(need_tool);
         [&[need_root(), need_btf()][..], &tools].concat()
     };
+    // They run alone: ten hostile processes use all CPUs, and strace slows latpath down.
     latpath_testkit::main(vec![
-        trial("a_profile_opens_and_executes_only_what_the_page_lists", &needs(), profile).side_by_side(),
-        trial("a_study_opens_and_executes_only_what_the_page_lists", &needs(), study).side_by_side(),
-        trial("a_recording_of_a_hostile_guest_opens_and_executes_only_what_the_page_lists", &needs(), record)
-            .side_by_side(),
-        trial("live_in_a_hostile_guest_opens_and_executes_only_what_the_page_lists", &needs(), live).side_by_side(),
+        trial("a_profile_opens_and_executes_only_what_the_page_lists", &needs(), profile),
+        trial("a_study_opens_and_executes_only_what_the_page_lists", &needs(), study),
+        trial("a_recording_of_a_hostile_guest_opens_and_executes_only_what_the_page_lists", &needs(), record),
+        trial("live_in_a_hostile_guest_opens_and_executes_only_what_the_page_lists", &needs(), live),
     ])
 }
 
