@@ -131,14 +131,14 @@ impl Where {
 pub enum BadLimit {
     /// The string does not have the form of a limit.
     #[error(
-        "{0:?}: not a limit; write SEGMENT:FIGURE<=TIME, COUNTER<=N or journeys>=N, as in total:max<=3ms or lost<=0"
+        "{0:?}: not a limit; write SEGMENT:FIGURE<=TIME, COUNTER<=N or journeys>=N, e.g. total:max<=3ms or lost<=0"
     )]
     Form(String),
     /// The figure is unknown.
     #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p95, p99, p99.9, p99.99, p99.999, p99.9999, max; counts of a segment: over, negative; pacing: min, mean, max; counts of all: lost, consecutive, consecutive(TIME), incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped, lost_on_lan_a, lost_on_lan_b)")]
     Figure(String),
     /// The value is neither a time nor a number.
-    #[error("{0:?}: not a value; write a time as 200us or 1.5ms, a count as a whole number")]
+    #[error("{0:?}: not a value; write a time, e.g. 200us or 1.5ms, a count as a whole number")]
     Value(String),
 }
 

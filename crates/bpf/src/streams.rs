@@ -24,7 +24,7 @@ const _: () = assert!(*ProtocolId::ALL.first().expect("there are protocols") as 
 #[derive(Debug, thiserror::Error)]
 pub enum BadStreams {
     /// No stream.
-    #[error("no stream given: name one with --stream, as in --stream svid:MU01 (latpath streams lists them)")]
+    #[error("no stream given: name one with --stream, e.g. --stream svid:MU01 (latpath streams lists them)")]
     None,
     /// More streams than the kernel's table holds.
     #[error("{0} streams: at most {MAX_STREAMS} can be followed at once")]

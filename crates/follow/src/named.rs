@@ -32,7 +32,7 @@ impl FromStr for NamedMachine {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (names, address) = text.split_once('=').ok_or("write NAME=ADDRESS, as guest0=ssh:root@guest")?;
+        let (names, address) = text.split_once('=').ok_or("write NAME=ADDRESS, e.g. guest0=ssh:root@guest")?;
         let (name, hypervisor) = match names.split_once('@') {
             Some((name, hypervisor)) => (name, Some(hypervisor)),
             None => (names, None),

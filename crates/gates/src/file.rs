@@ -43,7 +43,7 @@ impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         let text = String::deserialize(d)?;
         let time = humantime::parse_duration(&text).ok().and_then(|time| Ns::try_from(time.as_nanos()).ok());
-        time.map(Self).ok_or_else(|| serde::de::Error::custom(format!("{text:?}: write a time as 101us or 125ms")))
+        time.map(Self).ok_or_else(|| serde::de::Error::custom(format!("{text:?}: write a time, e.g. 101us or 125ms")))
     }
 }
 

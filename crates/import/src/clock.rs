@@ -44,7 +44,7 @@ fn time(text: &str) -> Result<Ns, String> {
         None => (1, text.strip_prefix('+').unwrap_or(text)),
     };
     let time =
-        humantime::parse_duration(digits).map_err(|error| format!("{text:?}: {error}; write a time as 120us"))?;
+        humantime::parse_duration(digits).map_err(|error| format!("{text:?}: {error}; write a time, e.g. 120us"))?;
     Ns::try_from(time.as_nanos()).map(|ns| sign * ns).map_err(|_| format!("{text:?}: longer than 292 years"))
 }
 
@@ -52,7 +52,7 @@ impl FromStr for Offset {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let form = || format!("{text:?}: write MACHINE=TIME or MACHINE=TIME±BOUND, as relay=-250us+-10us");
+        let form = || format!("{text:?}: write MACHINE=TIME or MACHINE=TIME±BOUND, e.g. relay=-250us+-10us");
         let (machine, rest) = text.split_once('=').ok_or_else(form)?;
         let (offset, bound) = match rest.split_once('±').or_else(|| rest.split_once("+-")) {
             Some((offset, bound)) => (offset, Some(time(bound)?)),

@@ -60,7 +60,7 @@ impl Durations {
     /// # Errors
     /// The format is wrong, or the points are not two different points of one machine.
     pub fn source(text: &str) -> Result<(Point, Point, PathBuf), String> {
-        let form = || format!("{text:?}: write FROM,TO=FILE, as host/nic-rx@enp7s0,host/vm-read@vnet0=results");
+        let form = || format!("{text:?}: write FROM,TO=FILE, e.g. host/nic-rx@enp7s0,host/vm-read@vnet0=results");
         let (points, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(form)?;
         let (from, to) = points.split_once(',').ok_or_else(form)?;
         let point = |text: &str| text.parse::<source::Source>().map(|source| source.point);

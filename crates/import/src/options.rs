@@ -69,7 +69,7 @@ impl FromStr for Estimate {
         let Offset { machine, ns, bound_ns, .. } = text.parse()?;
         match (ns, bound_ns) {
             (0.., None) => Ok(Self { machine, most_ns: ns }),
-            _ => Err(format!("{text:?}: write MACHINE=TIME, what the fastest packets take at most, as relay=60us")),
+            _ => Err(format!("{text:?}: write MACHINE=TIME, what the fastest packets take at most, e.g. relay=60us")),
         }
     }
 }

@@ -101,7 +101,7 @@ impl FromStr for Source {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let form =
-            || format!("{text:?}: write POINT=FILE, as publisher/tx@eth0=pub.pcap or relay/app-read@relay=sub.txt");
+            || format!("{text:?}: write POINT=FILE, e.g. publisher/tx@eth0=pub.pcap or relay/app-read@relay=sub.txt");
         let (point, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(form)?;
         let point: Point = point.parse().map_err(|error| format!("{error}"))?;
         let computed = [(MERGING_UNIT, "whatever takes the samples"), (TALKER, "the sender by the send times")];

@@ -38,7 +38,7 @@ impl FromStr for Trace {
             Some((machine, path)) if !machine.is_empty() && !machine.contains('/') && !path.is_empty() => {
                 Ok(Self { machine: machine.into(), path: path.into() })
             }
-            _ => Err(format!("{text:?}: write MACHINE=FILE, as relay=trace.txt")),
+            _ => Err(format!("{text:?}: write MACHINE=FILE, e.g. relay=trace.txt")),
         }
     }
 }

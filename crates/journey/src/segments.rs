@@ -444,6 +444,6 @@ pub fn split(text: &str) -> Result<(&str, &str, &str), String> {
     });
     match parts {
         Some((name, from, to)) if !name.is_empty() && !from.is_empty() && !to.is_empty() => Ok((name, from, to)),
-        _ => Err(format!("{text:?}: write NAME=FROM..TO, as relay=host/nic-rx@eth0..guest0/app-read@relay")),
+        _ => Err(format!("{text:?}: write NAME=FROM..TO, e.g. relay=host/nic-rx@eth0..guest0/app-read@relay")),
     }
 }

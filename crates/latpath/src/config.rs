@@ -72,7 +72,7 @@ impl File<'_> {
                 || commands.find_subcommand(name.get_ref().as_ref()).is_none()
             {
                 bail!(
-                    "{}: {}: not a command; write flags below the name of one, as [record]",
+                    "{}: {}: not a command; write flags below the name of one, e.g. [record]",
                     self.at(name.span().start),
                     name.get_ref()
                 );

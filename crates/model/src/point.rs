@@ -753,7 +753,7 @@ impl Copies {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadPoint {
     /// The text lacks `/` or `@`.
-    #[error("{0:?}: not a point; write machine/kind@device, as in host/nic-rx@eth0")]
+    #[error("{0:?}: not a point; write machine/kind@device, e.g. host/nic-rx@eth0")]
     Form(String),
     /// The middle part names no kind.
     #[error("{0:?}: no such kind of point (there are: {kinds})", kinds = kinds())]

@@ -151,7 +151,7 @@ fn quantity(text: &str) -> Result<(Channel, Quantity), String> {
 fn steps(text: &str, channel: Channel) -> Result<i64, String> {
     let (unit, per_unit) = channel.unit();
     let wrong = || match unit {
-        "" => format!("{text:?} is no level of {channel}: write a whole number, as the samples have it"),
+        "" => format!("{text:?} is no level of {channel}: write a whole number, as in the samples"),
         _ => format!("{text:?} is no level of {channel}: write it as 1000, 1000{unit} or 1.5k{unit}"),
     };
     let number_len = text.find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c)).unwrap_or(text.len());

@@ -69,7 +69,7 @@ impl FromStr for ReactionRule {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((input, output)) = text.split_once(ARROW) else {
-            return Err(format!("{text:?}: write IN -> OUT, as 'udp:10.0.0.2:5000 -> udp:10.0.0.1:5001'"));
+            return Err(format!("{text:?}: write IN -> OUT, e.g. 'udp:10.0.0.2:5000 -> udp:10.0.0.1:5001'"));
         };
         let (mut output, mut pairing, mut within, mut late) = (output.trim(), Pairing::default(), WITHIN, None);
         while let Some((rest, option)) = output.rsplit_once(',') {
@@ -80,10 +80,10 @@ impl FromStr for ReactionRule {
                 }
                 Some(("within", time)) => {
                     let time = parse_time(time).filter(|time| *time <= MAX_WITHIN);
-                    within = time.ok_or_else(|| format!("{option}: write a time up to 10s, as within=100ms"))?;
+                    within = time.ok_or_else(|| format!("{option}: write a time up to 10s, e.g. within=100ms"))?;
                 }
                 Some(("late", time)) => {
-                    late = Some(parse_time(time).ok_or_else(|| format!("{option}: write a time, as late=4ms"))?);
+                    late = Some(parse_time(time).ok_or_else(|| format!("{option}: write a time, e.g. late=4ms"))?);
                 }
                 _ => break,
             }

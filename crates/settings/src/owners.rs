@@ -120,6 +120,7 @@ fn file_of(read: Read, target: &str) -> Option<String> {
         Read::Module(module, name) => format!("sys/module/{module}/parameters/{name}"),
         Read::EachCpu(file) | Read::EachCalledCpu(file) => format!("sys/devices/system/cpu/cpu{}/{file}", cpu()),
         Read::Device(file) => format!("sys/class/net/{}/{file}", device()),
+        Read::Queue(_, file) => format!("sys/class/net/{}/queues/{}/{file}", device(), target.rsplit(' ').next()?),
         _ => return None,
     })
 }

@@ -234,7 +234,7 @@ mod time {
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         let text = String::deserialize(from)?;
         humantime::parse_duration(&text)
-            .map_err(|_| D::Error::custom(format!("{text:?}: write a time as 200us, 10s or 1m 30s")))
+            .map_err(|_| D::Error::custom(format!("{text:?}: write a time, e.g. 200us, 10s or 1m 30s")))
     }
 }
 

@@ -92,7 +92,7 @@ impl Topology {
                 return Err(fail(&key("queues"), format!("1 to {MAX_QUEUES} queues")));
             }
             if guest.mac.as_deref().is_some_and(|text| mac(text).is_none()) {
-                return Err(fail(&key("mac"), "write the address of one device, as 52:54:00:01:02:03".into()));
+                return Err(fail(&key("mac"), "write the address of one device, e.g. 52:54:00:01:02:03".into()));
             }
             if guest.qemu.is_some() && guest.domain.is_some() {
                 return Err(fail(&key("domain"), "a guest has either qemu or domain".into()));

@@ -80,7 +80,7 @@ impl Settings<'_> {
         let (system, event) = pattern.split_once([':', '/']).unwrap_or((pattern, "*"));
         let named = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
         if !named(system) || !named(event) {
-            self.notes.push(format!("event {pattern:?}: not a name; write system:event, as in sched:sched_switch"));
+            self.notes.push(format!("event {pattern:?}: not a name; write system:event, e.g. sched:sched_switch"));
             return Ok(());
         }
         let events = self.matching(system, event);

@@ -26,7 +26,7 @@ enum Most {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadDifference {
     /// The string does not have the form of a limit.
-    #[error("{0:?}: not a limit; write SEGMENT:FIGURE<=+N% or SEGMENT:FIGURE<=+TIME, as in total:p99<=+5% or total:mean<=+20us")]
+    #[error("{0:?}: not a limit; write SEGMENT:FIGURE<=+N% or SEGMENT:FIGURE<=+TIME, e.g. total:p99<=+5% or total:mean<=+20us")]
     Form(String),
     /// The figure is unknown, or differences of it are not tested.
     #[error("{0:?}: no figure that is tested (there are: mean, p50, p99, p99.9, and spikes in percent)")]

@@ -48,7 +48,7 @@ enum Clock {
 
 /// A string that does not name a packet.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?}: not a packet; write STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start), worst, or its number in the list of the worst")]
+#[error("{0:?}: not a packet; write STREAM:KEY@TIME, e.g. MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start), worst, or its number in the list of the worst")]
 pub struct BadPacket(pub String);
 
 /// A packet of a capture that may match.

@@ -71,7 +71,7 @@ pub fn choose(choice: &Choice<'_>) -> Result<Vec<StreamSpec>> {
     if all {
         let those: BTreeSet<String> = seen.iter().filter_map(|s| add(s.by_name(), &mut chosen)).collect();
         if chosen.is_empty() {
-            bail!("no stream passes {place} within 2 s: name one with --stream, as in --stream svid:MU01");
+            bail!("no stream passes {place} within 2 s: name one with --stream, e.g. --stream svid:MU01");
         }
         announced.push(("--all".into(), those));
     }

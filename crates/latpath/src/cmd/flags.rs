@@ -160,7 +160,7 @@ impl Selection {
 }
 
 fn threshold(text: &str) -> Result<Ns, String> {
-    parse_duration(text).ok_or_else(|| "write a time as 200us, 1.5ms or 2s".into())
+    parse_duration(text).ok_or_else(|| "write a time, e.g. 200us, 1.5ms or 2s".into())
 }
 
 fn band(text: &str) -> Result<Band, String> {

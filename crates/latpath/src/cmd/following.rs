@@ -133,7 +133,7 @@ impl FollowArgs {
         };
         let window = self.joining.window()?;
         if self.streams.is_empty() && self.reactions.is_empty() && !self.all {
-            let text = "no stream: name one with --stream, as in --stream svid:MU01 (latpath streams lists them)";
+            let text = "no stream: name one with --stream, e.g. --stream svid:MU01 (latpath streams lists them)";
             bail!(Usage(text.into()));
         }
         for NamedMachine { name, .. } in &self.machines {

@@ -170,7 +170,7 @@ type TwoDevices = [String; 2];
 
 fn two_devices(text: &str) -> Result<TwoDevices, String> {
     let both = text.split_once(',').filter(|(a, b)| !a.is_empty() && !b.is_empty() && a != b && !b.contains(','));
-    both.map(|(a, b)| [a.into(), b.into()]).ok_or_else(|| "write the devices of LAN A and LAN B, as eth1,eth2".into())
+    both.map(|(a, b)| [a.into(), b.into()]).ok_or_else(|| "write the devices of LAN A and LAN B, e.g. eth1,eth2".into())
 }
 
 impl Args {

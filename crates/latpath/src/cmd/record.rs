@@ -60,7 +60,7 @@ pub struct Args {
 
 /// Parses a size into bytes: `20GiB`, `20G` and `20480M` are the same; `20GB` is smaller.
 fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?}: write a size as 500MiB or 20GiB");
+    let wrong = || format!("{text:?}: write a size, e.g. 500MiB or 20GiB");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let (letter, rest) = unit.split_at(unit.chars().next().map_or(0, char::len_utf8));

@@ -67,7 +67,7 @@ pub struct Args {
 fn interval(text: &str) -> Result<Ns, String> {
     match parse_duration(text) {
         Some(every) if every > 0 => Ok(every),
-        _ => Err("write a time longer than 0, as 1min or 10s".into()),
+        _ => Err("write a time longer than 0, e.g. 1min or 10s".into()),
     }
 }
 

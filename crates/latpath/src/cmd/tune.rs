@@ -186,7 +186,7 @@ pub(super) struct VariableArgs {
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, as peer=10.0.0.2")?;
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, e.g. peer=10.0.0.2")?;
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     match (is_name, latpath_tune::BUILT_IN.contains(&name)) {
         (false, _) => Err(format!("{name:?}: a variable's name has lower-case letters, digits and _")),
@@ -197,7 +197,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
 
 /// Checks an address with its prefix length, e.g. `192.168.1.10/24`.
 fn cidr(text: &str) -> Result<String, String> {
-    let invalid = || format!("{text}: write an address with the length of its prefix, as 192.168.1.10/24");
+    let invalid = || format!("{text}: write an address with the length of its prefix, e.g. 192.168.1.10/24");
     let (address, prefix) = text.split_once('/').ok_or_else(invalid)?;
     let address: IpAddr = address.parse().map_err(|_| invalid())?;
     let longest = if address.is_ipv4() { 32 } else { 128 };
@@ -207,7 +207,7 @@ fn cidr(text: &str) -> Result<String, String> {
 
 /// Parses `IP=MAC`, e.g. `192.168.1.11=02:00:00:00:00:11`, into the form of the setting `device-neighbours`.
 fn peer(text: &str) -> Result<String, String> {
-    let invalid = || format!("{text}: write IP=MAC, as 192.168.1.11=02:00:00:00:00:11");
+    let invalid = || format!("{text}: write IP=MAC, e.g. 192.168.1.11=02:00:00:00:00:11");
     let (address, mac) = text.split_once('=').ok_or_else(invalid)?;
     let address: IpAddr = address.parse().map_err(|_| invalid())?;
     Ok(format!("{address} {}", format_mac(&parse_mac(mac).ok_or_else(invalid)?)))

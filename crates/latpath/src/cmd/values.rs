@@ -6,13 +6,13 @@ use std::time::Duration;
 
 /// Parses a time of 0 or more.
 pub fn time(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "write a time as 200us, 10s or 1h 30m".into())
+    humantime::parse_duration(text).map_err(|_| "write a time, e.g. 200us, 10s or 1h 30m".into())
 }
 
 /// Parses a time above 0.
 pub fn some_time(text: &str) -> Result<Duration, String> {
     match time(text) {
-        Ok(time) if time.is_zero() => Err("write a time longer than 0, as 10s".into()),
+        Ok(time) if time.is_zero() => Err("write a time longer than 0, e.g. 10s".into()),
         read => read,
     }
 }
@@ -57,7 +57,7 @@ mod tests {
     fn what_is_no_time_is_answered_with_times() {
         assert_eq!(time("1h 30m").unwrap(), Duration::from_secs(5400));
         for text in ["-5s", "", "soon", "5", "5 parsecs"] {
-            assert_eq!(time(text).unwrap_err(), "write a time as 200us, 10s or 1h 30m");
+            assert_eq!(time(text).unwrap_err(), "write a time, e.g. 200us, 10s or 1h 30m");
             assert!(some_time(text).is_err());
         }
         assert!(some_time("0s").unwrap_err().contains("longer than 0"));

@@ -20,7 +20,7 @@ fn says(words: &str) -> Result<(Option<i32>, String), Failed> {
 fn usage() -> Result<(), Failed> {
     let cases = [
         ("emit", "<HOST>"),
-        ("emit 10.0.0", "write an address as 10.0.0.2"),
+        ("emit 10.0.0", "write an address, e.g. 10.0.0.2"),
         ("emit fe80::1", "fe80::1 is an address of one link; name the device that leads to it: -i eth0, or fe80::1%eth0"),
         ("emit fe80::1%lp-none", "lp-none: no such device"),
         ("emit 10.0.0.2 --size 31", "a message has 32 to 65507 bytes"),

@@ -24,7 +24,7 @@ fn wrong_plans() -> Result<(), Failed> {
     for (plan, words) in [
         ("name = 'a'\nrepeat = 3\n", "plan.toml, line 2: unknown field `repeat`"),
         ("name = 'a'\n", "no [[direction]]"),
-        ("name = 'a'\nduration = 'soon'\n", "line 2: \"soon\": write a time as 200us"),
+        ("name = 'a'\nduration = 'soon'\n", "line 2: \"soon\": write a time, e.g. 200us"),
         (&format!("name = 'a'\n{DIRECTION}{DIRECTION}"), "direction \"in\" is named twice"),
         (&format!("name = 'a'\n{DIRECTION}[[topology]]\nname = 'b'\nup = 'x'\n"), "topology b: up without down"),
         (&format!("name = 'a'\n{DIRECTION}[[load]]\nname = '../x'\n"), "load \"../x\""),

@@ -73,7 +73,7 @@ fn files_that_set_something_at_the_start_are_owners() {
             ("etc/modprobe.d/kvm.conf", "options kvm-intel ple_gap=0\n"),
             (
                 "etc/udev/rules.d/70-net.rules",
-                "SUBSYSTEM==\"net\", ATTR{address}==\"aa\", ATTR{tx_queue_len}=\"5000\"\n",
+                "SUBSYSTEM==\"net\", ATTR{address}==\"aa\", ATTR{tx_queue_len}=\"5000\", ATTR{queues/rx-1/rps_cpus}=\"f\"\n",
             ),
             ("etc/systemd/network/10-nic.link", "[Match]\nOriginalName=eth0\n[Link]\nRxBufferSize=4096\n"),
         ],
@@ -86,6 +86,8 @@ fn files_that_set_something_at_the_start_are_owners() {
     assert_eq!(of(Setting::TransparentHugepages, ""), ["tmpfiles.d (/etc/tmpfiles.d/thp.conf: never)"]);
     assert_eq!(of(Setting::KvmPleGap, ""), ["modprobe.d (/etc/modprobe.d/kvm.conf: 0)"]);
     assert_eq!(of(Setting::DeviceQueueLength, "vnet0"), ["udev (/etc/udev/rules.d/70-net.rules: 5000)"]);
+    assert_eq!(of(Setting::DeviceRps, "eth0 rx-1"), ["udev (/etc/udev/rules.d/70-net.rules: f)"]);
+    assert_eq!(of(Setting::DeviceRps, "eth0 rx-0"), [""; 0]);
     assert_eq!(of(Setting::DeviceRings, "eth0").len(), 1);
     assert_eq!(of(Setting::DeviceRings, "eth1"), [""; 0]);
     assert_eq!(of(Setting::Ksm, ""), [""; 0]);

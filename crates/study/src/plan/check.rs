@@ -76,7 +76,7 @@ impl Plan {
     pub fn clock_error(&self) -> Result<Option<Ns>, String> {
         let parse = |text: &String| {
             parse_duration(text)
-                .ok_or_else(|| format!("clock_error = {text:?}: write a time as 1us, or 0s on one machine"))
+                .ok_or_else(|| format!("clock_error = {text:?}: write a time, e.g. 1us, or 0s on one machine"))
         };
         self.clock_error.as_ref().map(parse).transpose()
     }
@@ -144,7 +144,7 @@ impl Load {
         let Some(UdpStream { to, streams, size, rate, namespace, sink }) = &self.udp_stream else { return Ok(()) };
         let to = fill(to)?;
         to.parse::<SocketAddr>()
-            .map_err(|_| format!("load {name}: to = {to:?}: write ADDRESS:PORT, as 10.0.0.2:5001"))?;
+            .map_err(|_| format!("load {name}: to = {to:?}: write ADDRESS:PORT, e.g. 10.0.0.2:5001"))?;
         [namespace, sink].into_iter().flatten().try_for_each(|text| fill(text).map(drop))?;
         match () {
             () if !(1..=256).contains(streams) => Err(format!("load {name}: streams = {streams}: 1 to 256")),

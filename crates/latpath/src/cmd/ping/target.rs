@@ -43,7 +43,7 @@ impl FromStr for Target {
             }
             (Some(address), None) => Ok(Self::Udp(address)),
             (None, None) if is_name(&text) => resolve(&text).map(Self::Udp),
-            _ => Err("write an address as 10.0.0.2, 10.0.0.2:7000, fd00::1, [fd00::1]:7000 or fe80::1%eth0, a host's name, or a MAC address".into()),
+            _ => Err("write an address, e.g. 10.0.0.2, 10.0.0.2:7000, fd00::1, [fd00::1]:7000 or fe80::1%eth0, a host's name, or a MAC address".into()),
         }
     }
 }

@@ -68,7 +68,7 @@ pub struct Args {
 }
 
 fn configured(text: &str) -> Result<(String, String), String> {
-    let (configuration, vm) = text.split_once('=').ok_or("write CONFIGURATION=VM, as in standard=relay1")?;
+    let (configuration, vm) = text.split_once('=').ok_or("write CONFIGURATION=VM, e.g. standard=relay1")?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     match !configuration.is_empty() && configuration.len() <= 64 && configuration.chars().all(is_plain) {
         true if !configuration.starts_with('.') => Ok((configuration.into(), vm.into())),

@@ -49,7 +49,7 @@ pub(super) struct ArrivalArgs {
 
 fn slot(text: &str) -> Result<(Ns, Ns), String> {
     let ends = text.split_once("..").and_then(|(from, to)| Some((parse_duration(from)?, parse_duration(to)?)));
-    ends.filter(|(from, to)| from < to).ok_or_else(|| "write a slot as 0us..125us".into())
+    ends.filter(|(from, to)| from < to).ok_or_else(|| "write a slot, e.g. 0us..125us".into())
 }
 
 impl ArrivalArgs {
