@@ -32,7 +32,9 @@ impl std::str::FromStr for ValuePath {
         let number = |text: &str| text.parse::<u16>().ok().filter(|number| (1..=MAX_VALUES).contains(number));
         let path: Option<Vec<u16>> = text.split('.').map(number).collect();
         path.filter(|path| path.len() <= MAX_DEPTH).map(Self).ok_or_else(|| {
-            format!("{text:?} is no value of a message: write its number in the data set, e.g. 1, or 2.1 in a structure")
+            format!(
+                "{text:?} is no value of a message: write its number in the data set, e.g. 1, or 2.1 in a structure"
+            )
         })
     }
 }
