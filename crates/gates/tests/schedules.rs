@@ -83,7 +83,7 @@ fn faults_name_their_key_or_line() {
     assert!(with("open = [\"stream\"]", "open = [\"strem\"]").starts_with("gates.toml: gate.1.open: no class"));
     assert!(with("mask = 4", "mask = 8").contains("gate.3.mask"));
     assert!(with("priorities = [7]", "priorities = [3]").contains("3 belongs to two classes"));
-    assert!(with("period = \"1ms\"", "period = \"soon\"").contains("write a time as"));
+    assert!(with("period = \"1ms\"", "period = \"soon\"").contains("write a time, e.g."));
     assert!(
         with("size = 126", "sise = 126").starts_with("gates.toml:27: unknown field"),
         "{}",

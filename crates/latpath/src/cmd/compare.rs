@@ -68,7 +68,7 @@ pub struct Args {
 }
 
 const THRESHOLD_HELP: &str =
-    "Packets are late above this time, as 200us [default: the greatest of the runs; 200us for logs of ping]";
+    "Packets are late if they take longer than this, e.g. 200us [default: the greatest of the runs; 200us for logs of ping]";
 
 /// A limit on a difference, or on a single recording.
 #[derive(Clone)]

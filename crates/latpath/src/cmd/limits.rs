@@ -103,7 +103,7 @@ pub fn row_limits(limits: &[Limit]) -> Vec<Ns> {
 pub fn of_streams(own: &[String]) -> Measures<'static> {
     let own = own.iter().filter_map(|text| split(text).ok()).map(|(name, ..)| name);
     let segments = SegmentKind::CLASSIC.iter().filter_map(|kind| kind.name()).chain(own).map(Into::into).collect();
-    let steps = Some(("from one point to the next, as host/nic-rx@eth0→host/tx@vnet0", is_step as fn(&str) -> bool));
+    let steps = Some(("from one point to the next, e.g. host/nic-rx@eth0→host/tx@vnet0", is_step as fn(&str) -> bool));
     Measures { segments, steps, not: &[] }
 }
 

@@ -63,7 +63,7 @@ pub struct Args {
 }
 
 const THRESHOLD_HELP: &str =
-    "Packets are late above this time, as 200us [default: 200us; with --replay, that of the run]";
+    "Packets are late if they take longer than this, e.g. 200us [default: 200us; with --replay, that of the run]";
 
 enum Show {
     Screen(Box<Screen>),

@@ -70,7 +70,7 @@ fn group(s: &str) -> Result<[u8; 6], String> {
     let mac = mac(s)?;
     match mac[0] & 1 {
         1 => Ok(mac),
-        _ => Err("the address of one station; a group address has an odd first byte, as 01:0c:cd:04:00:01".into()),
+        _ => Err("the address of one station; a group address has an odd first byte, e.g. 01:0c:cd:04:00:01".into()),
     }
 }
 

@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(cidr("FD00::1/64").as_deref(), Ok("fd00::1/64"));
         assert_eq!(peer("192.168.1.11=02:00:00:00:00:1A").as_deref(), Ok("192.168.1.11 02:00:00:00:00:1a"));
         for bad in ["", "192.168.1.10", "192.168.1.10/33", "host/24", "fd00::1/129"] {
-            assert!(cidr(bad).unwrap_err().ends_with("as 192.168.1.10/24"), "{bad}");
+            assert!(cidr(bad).unwrap_err().ends_with("e.g. 192.168.1.10/24"), "{bad}");
         }
         for bad in ["", "192.168.1.11", "192.168.1.11=02:00", "x=02:00:00:00:00:11"] {
             assert!(peer(bad).unwrap_err().contains("IP=MAC"), "{bad}");

@@ -11,9 +11,8 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
-    // The longest tests come first.
-    let mut tests = interrupted::trials(&needs);
-    tests.extend(trials::trials(&needs));
-    tests.extend(refused::trials());
-    latpath_testkit::main(tests.into_iter().map(Trial::side_by_side).collect())
+    let tests = trials::trials(&needs).into_iter().chain(refused::trials());
+    // Interrupted studies run alone: their loads use all CPUs for minutes.
+    let tests = tests.map(Trial::side_by_side).chain(interrupted::trials(&needs));
+    latpath_testkit::main(tests.collect())
 }
