@@ -177,7 +177,7 @@ impl OffsetEstimator {
             .hulls
             .range(self.kept.iter().map(|l| (l.upper_at, l.upper)), self.kept.iter().map(|l| (l.lower_at, l.lower)));
         // The line's slope lies between least − steering and greatest + steering; θ itself may deviate from it by
-        // steering once more.
+        // steering again.
         self.least = least.map_or(-drift, |s| (s - 2 * self.steering).clamp(-drift, drift + 1));
         self.greatest = greatest.map_or(drift, |s| (s + 2 * self.steering).clamp(-drift - 1, drift));
         if self.least > self.greatest {

@@ -98,7 +98,7 @@ impl Layers {
     /// The layers from the cache, fetched if missing.
     pub(crate) fn of(kernel: LabKernel, progress: Progress, stop: Stop) -> Result<Self> {
         let cache = cache()?;
-        // Each list of tools has its own folder, so a changed list is fetched anew.
+        // Each list of tools has its own folder, so a changed list is fetched again.
         let own_tools = cache.join(TOOLS.join("+"));
         if !own_tools.is_dir() {
             progress("fetching tools for the lab's hypervisor (5 MB, once)");

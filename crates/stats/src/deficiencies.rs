@@ -26,7 +26,7 @@ pub fn negative_times(summary: &Summary, s: &SegmentFigures) -> Option<String> {
     let most = duration(s.times.min_ns.saturating_neg());
     let why = if machine(&s.from) == machine(&s.to) {
         // Both times are from the same clock, which never goes back. But after a step of another machine's clock, its
-        // times are mapped to the host's clock anew, which may reverse their order.
+        // times are mapped to the host's clock again, which may reverse their order.
         let jumped = |m: &&MachineFigures| m.machine == machine(&s.from) && m.fault.is_some();
         let or = summary
             .machines

@@ -99,7 +99,7 @@ fn late_listener() -> Result<(), Failed> {
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {PATIENT}"))?;
     publish(&bench, &format!("--svid {svid} --rate 1000 --count 6000 {LONG_WRAP}"))?;
     recorder.has(1)?;
-    // With so many devices, it reads from its sockets' buffers instead of mapped rings.
+    // With more than four devices, `streams` reads from its sockets' buffers instead of mapped rings.
     let devices = format!("-i {NIC} ").repeat(5);
     let listener = bench.start(&bench.path.hypervisor, latpath(&format!("streams {devices} --duration 4s")))?;
     latpath_testkit::waits::fault_for(Duration::from_secs(1));

@@ -151,7 +151,7 @@ fn stands_still() -> Result<()> {
     // By then the wrap is known; 2 s are two wraps.
     arrived(&pair, 5000)?;
     publisher.signal(Signal::SIGSTOP);
-    // The publisher stands still for this long.
+    // The publisher pauses for this long.
     latpath_testkit::waits::fault_for(Duration::from_secs(2));
     publisher.signal(Signal::SIGCONT);
     publisher.finish(LIMIT)?;
